@@ -1,0 +1,36 @@
+# Two commands for a fresh clone: `make demo` and `make test`. Each installs what it needs into .venv, once.
+PYTHON ?= python3
+VENV := .venv
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help demo test check format clean
+.DEFAULT_GOAL := help
+
+help:  ## what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1	/'
+
+demo: $(INSTALLED)  ## learn Split Digits from an unlabelled stream and write runs/demo/report.html
+	$(VENV)/bin/hge demo
+
+test: $(INSTALLED) check  ## every check and every test
+	$(VENV)/bin/pytest -n 2
+
+check: $(INSTALLED)  ## format, lint, types, layers
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+format: $(INSTALLED)  ## format and fix what can be fixed
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+clean:  ## remove the virtual environment, runs and caches
+	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "hge needs Python 3.11 or newer; try: make demo PYTHON=python3.12"; exit 1; }
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --disable-pip-version-check -q -c constraints.txt -e '.[dev]'
+	@touch $@

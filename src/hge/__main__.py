@@ -1,0 +1,5 @@
+"""`python -m hge` is the `hge` command."""
+
+from hge.cli import main
+
+main()

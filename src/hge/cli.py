@@ -1,0 +1,157 @@
+"""The `hge` command: demo, run, scenarios, report."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from hge.config import RunConfig, override
+from hge.data.scenarios import SCENARIOS
+from hge.learner import Learner, Step
+from hge.recipes import METHODS, RECIPES, build_config
+from hge.report import write_report
+from hge.run import OnStep, check, resolve_device, run
+
+app = typer.Typer(
+    help="Learn for ever from a stream that nobody has labelled with tasks (Gated Experts).",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+console = Console()
+
+Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
+Out = Annotated[Path, typer.Option(help="Folder for the run's files.")]
+
+
+@app.command()
+def demo(
+    out: Out = Path("runs/demo"), seed: Seed = 0, device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto"
+) -> None:
+    """Learn Split Digits from an unlabelled stream, in seconds, and write a report that shows what happened."""
+    console.print("Ten digits arrive in pairs: five tasks. Nobody tells the learner that there are tasks.")
+    config = replace(build_config("split-digits"), seed=seed, device=resolve_device(device))
+    _run_and_show(config, out)
+
+
+@app.command("run")
+def run_command(
+    scenario: Annotated[str, typer.Argument(help="See `hge scenarios`.")],
+    method: Annotated[str, typer.Option(help=f"{', '.join(METHODS)}.")] = "ge",
+    recipe: Annotated[str, typer.Option(help=f"{', '.join(RECIPES)}.")] = "default",
+    score: Annotated[str | None, typer.Option(help="subspace or autoencoder.  [default: the recipe's]")] = None,
+    routing: Annotated[str, typer.Option(help="sample or batch: which one the report shows.")] = "sample",
+    tasks: Annotated[int | None, typer.Option(help="Number of tasks.  [default: the scenario's]")] = None,
+    seed: Seed = 0,
+    epochs_scale: Annotated[float, typer.Option(help="Factor on the recipe's epochs.")] = 1.0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
+    out: Annotated[Path | None, typer.Option(help="Folder for the run's files.  [default: runs/NAME]")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: learner.epsilon=5.")
+    ] = None,
+) -> None:
+    """Run a scenario and write config.json, events.jsonl, trace.csv, result.json and report.html."""
+    config = build_config(scenario, method, recipe, epochs_scale=epochs_scale)
+    config = replace(config, seed=seed, device=resolve_device(device), tasks=tasks or config.tasks)
+    assignments = [f"score.name={score}"] if score else []
+    for assignment in [*assignments, f"routing={routing}", *(set_ or [])]:
+        config = override(config, assignment)
+    _run_and_show(config, out or Path("runs") / f"{scenario}-{method}-{recipe}-{config.score.name}-seed{seed}")
+
+
+@app.command()
+def scenarios() -> None:
+    """List the scenarios that can run."""
+    table = Table("scenario", "tasks", "epochs per visit", "batch", "about", box=None)
+    for info in SCENARIOS.values():
+        table.add_row(info.name, str(info.tasks), str(info.epochs), str(info.batch_size), info.about)
+    console.print(table)
+
+
+@app.command()
+def report(folder: Annotated[Path, typer.Argument(help="Folder of a finished run.")]) -> None:
+    """Write report.html anew from a run's files."""
+    console.print(f"Report: {write_report(folder)}", soft_wrap=True)
+
+
+def main() -> None:
+    """Run the command; a wrong call ends with one line on standard error and exit code 2."""
+    # Newer typers carry their own click, so the exception is reached through a class that typer exports.
+    click_exception = typer.BadParameter.__mro__[2]
+    try:
+        sys.exit(app(standalone_mode=False) or 0)
+    except click_exception as error:
+        message = error.format_message()  # type: ignore[attr-defined]
+        if not message:  # no arguments: the help was shown
+            sys.exit(2)
+    except ValueError as error:
+        message = str(error)
+    except OSError as error:
+        message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.exit(130)
+    print(f"hge: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _run_and_show(config: RunConfig, out: Path) -> None:
+    check(config)
+    try:
+        with _progress(config) as on_step:
+            result = run(config, out, on_step)
+    except KeyboardInterrupt:
+        console.print(f"Stopped. The events and the trace so far are in {out}.", soft_wrap=True)
+        raise
+    console.print(_result_table(config, result))
+    if result["dnf"]:
+        console.print("Did not finish: more than five experts within one task (runaway creation).")
+    console.print(f"Report: {write_report(out)}", soft_wrap=True)
+
+
+@contextmanager
+def _progress(config: RunConfig) -> Iterator[OnStep]:
+    """Show a live line: batches, experts, current expert, loss, time left."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TextColumn("batches, {task.fields[status]}"),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=console) as progress:
+        line = progress.add_task(config.scenario, total=None, status="starting")
+
+        def on_step(step: Step, total: int, learner: Learner) -> None:
+            status = f"experts {len(learner.experts)}, now {step.expert}, loss {step.loss:6.3f}"
+            progress.update(line, completed=step.step + 1, total=total, status=status)
+
+        yield on_step
+
+
+def _result_table(config: RunConfig, result: dict[str, Any]) -> Table:
+    table = Table("", "single samples", f"batches of {config.test_batch_size}", title=config.scenario, title_style="bold")
+    for name, title, form in (
+        ("accuracy", "accuracy", "{:.2f} %"),
+        ("gate_accuracy", "gate accuracy", "{:.2f} %"),
+        ("experts_queried", "experts queried", "{:.2f}"),
+    ):
+        table.add_row(title, *(form.format(result[f"{name}_{routing}"]) for routing in ("sample", "batch")))
+    delay = result["switch_delay"]
+    table.add_section()
+    unpromoted = f", {result['experts_unpromoted']} unpromoted" if result["experts_unpromoted"] else ""
+    table.add_row("experts", f"{result['experts']}{unpromoted}")
+    table.add_row("switches found", str(result["switches_found"]))
+    table.add_row("switches missed", str(result["switches_missed"]))
+    table.add_row("switches false", str(result["switches_false"]))
+    table.add_row("delay", "–" if delay is None else f"{delay:.1f} batches")
+    table.add_row("speed", f"{result['samples_per_second']:,.0f} samples/s")
+    return table

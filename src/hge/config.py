@@ -1,0 +1,177 @@
+"""Settings as frozen values. Every field's default is the library's; the paper's differ in `recipes.py`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+Config = TypeVar("Config")
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """Algorithm 1 and Section 3.1."""
+
+    epsilon: float = 4.0
+    """ε: a batch is of high loss above μ + εσ."""
+    alpha: float = 0.9
+    """Smoothing of the loss's mean and deviation."""
+    recent_capacity: int = 20
+    """Batches in R, the buffer of recent batches."""
+    replay_capacity: int = 10
+    """Batches that each expert keeps of its own training (a reservoir)."""
+    review: bool = True
+    """Test a persistently high loss against the expert's replay before an expert is created."""
+    review_threshold: float = 20.0
+    """ε_review: a Z-score above it means another task."""
+    promotion_window: int = 50
+    """Batches over which a newcomer is compared with the gate's choice."""
+    promotion_rate: float = 0.5
+    """ε_promotion: a newcomer whose score is lower more often than this is promoted."""
+    sticky: bool = True
+    """Section 3.3's hint: while the last-used promoted expert accepts, do not ask the gate."""
+    newcomers_answer: bool = True
+    """A newcomer that was never promoted still answers at prediction time."""
+    signed_deviation: bool = False
+    """The paper's deviation to the letter, which runs away; for the test that shows it."""
+
+    def __post_init__(self) -> None:
+        _require(self.epsilon > 0, "epsilon", self.epsilon, "a number above 0")
+        _require(0 <= self.alpha < 1, "alpha", self.alpha, "at least 0 and below 1")
+        _require(self.recent_capacity >= 2, "recent_capacity", self.recent_capacity, "at least 2")
+        _require(self.replay_capacity >= 2, "replay_capacity", self.replay_capacity, "at least 2")
+        _require(self.review_threshold >= 0, "review_threshold", self.review_threshold, "0 or more")
+        _require(self.promotion_window >= 1, "promotion_window", self.promotion_window, "at least 1")
+        _require(0 <= self.promotion_rate < 1, "promotion_rate", self.promotion_rate, "at least 0 and below 1")
+
+
+@dataclass(frozen=True)
+class OptimiserConfig:
+    """How an expert and its score are trained. The paper uses one optimiser for both."""
+
+    name: Literal["sgd", "adam"] = "sgd"
+    lr: float = 0.05
+    momentum: float = 0.9
+    """For sgd."""
+    weight_decay: float = 1e-4
+    clip_norm: float = 1.0
+    """The autoencoder's gradient norm is clipped here, else the convolutional one diverges. 0: never."""
+
+    def __post_init__(self) -> None:
+        _require(self.lr > 0, "lr", self.lr, "a number above 0")
+        _require(0 <= self.momentum < 1, "momentum", self.momentum, "at least 0 and below 1")
+        _require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "0 or more")
+        _require(self.clip_norm >= 0, "clip_norm", self.clip_norm, "0 or more")
+
+
+@dataclass(frozen=True)
+class ScoreConfig:
+    """How suitable an expert is for an input: which score, and its settings."""
+
+    name: Literal["subspace", "autoencoder"] = "subspace"
+    components: int = 0
+    """subspace: principal directions. 0: a quarter of the inputs, 64 at most."""
+    kl_weight: float | Literal["elbo"] = 1.0
+    """autoencoder: weight of the KL divergence. 1 is the paper's, "elbo" is one over the number of inputs."""
+    variational: bool = True
+    """autoencoder: sample the latent in training. False is the paper's ablation."""
+
+    def __post_init__(self) -> None:
+        _require(self.components >= 0, "components", self.components, "0 or more")
+        if isinstance(self.kl_weight, float):
+            _require(self.kl_weight >= 0, "kl_weight", self.kl_weight, '0 or more, or "elbo"')
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run of one learner on one scenario: everything that decides its outcome."""
+
+    scenario: str
+    method: Literal["ge", "ge-no-review"] = "ge"
+    recipe: Literal["default", "paper"] = "default"
+    tasks: int = 5
+    epochs: int = 40
+    batch_size: int = 32
+    test_batch_size: int = 32
+    routing: Literal["sample", "batch"] = "sample"
+    """Which routing the report shows; the result has both."""
+    seed: int = 0
+    device: str = "cpu"
+    net: str = "mlp"
+    autoencoder: str = "mlp"
+    """Network of the autoencoder score."""
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
+    score: ScoreConfig = field(default_factory=ScoreConfig)
+
+    def __post_init__(self) -> None:
+        for name in ("tasks", "epochs", "batch_size", "test_batch_size"):
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        _require(self.seed >= 0, "seed", self.seed, "0 or more")
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all settings as plain JSON values."""
+        return asdict(self)
+
+
+def override(config: Config, assignment: str) -> Config:
+    """Return `config` with one field changed, as `--set learner.epsilon=5` says.
+
+    >>> override(RunConfig("split-digits"), "learner.epsilon=5").learner.epsilon
+    5.0
+    >>> override(RunConfig("split-digits"), "learner.epsilom=5")
+    Traceback (most recent call last):
+    ValueError: learner.epsilom: no such setting; learner has epsilon, alpha, recent_capacity, ...
+    """
+    path, equals, text = assignment.partition("=")
+    if not equals:
+        raise ValueError(f"{assignment!r}: expected key=value, for example learner.epsilon=5")
+    return _override(config, path.split("."), text, path)
+
+
+def _override(config: Any, names: list[str], text: str, path: str) -> Any:
+    name, rest = names[0], names[1:]
+    known = [f.name for f in fields(config)]
+    if name not in known:
+        owner = path.rpartition(".")[0] or "a run"
+        shown = ", ".join(known[:3]) + (", ..." if len(known) > 3 else "")
+        raise ValueError(f"{path}: no such setting; {owner} has {shown}")
+    value = getattr(config, name)
+    if is_dataclass(value) != bool(rest):
+        raise ValueError(f"{path}: expected a setting inside {name}" if not rest else f"{path}: no such setting")
+    new = _override(value, rest, text, path) if rest else _parse(text, get_type_hints(type(config))[name], path)
+    return replace(config, **{name: new})
+
+
+def _parse(text: str, expected: Any, path: str) -> Any:
+    """Read `text` as the type that the field was declared with."""
+    options = get_args(expected) if get_origin(expected) in (Union, UnionType) else (expected,)
+    for option in options:
+        if get_origin(option) is Literal and text in get_args(option):
+            return text
+        if option is str:
+            return text
+        if option in (bool, int, float, NoneType):
+            try:
+                value = json.loads(text.lower())
+            except ValueError:
+                continue
+            if type(value) is option:
+                return value
+            if option is float and type(value) is int:
+                return float(value)
+    raise ValueError(f"{path}: got {text!r}, expected {' or '.join(map(_describe, options))}")
+
+
+def _describe(option: Any) -> str:
+    if get_origin(option) is Literal:
+        return " or ".join(map(repr, get_args(option)))
+    names = {bool: "true or false", int: "a whole number", float: "a number", NoneType: "null"}
+    return names.get(option, str(option))
+
+
+def _require(holds: bool, name: str, came: object, expected: str) -> None:
+    if not holds:
+        raise ValueError(f"{name}: got {came!r}, expected {expected}")

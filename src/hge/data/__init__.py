@@ -1,0 +1,1 @@
+"""Data sets, and the streams of tasks that are made of them."""

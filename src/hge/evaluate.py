@@ -1,0 +1,140 @@
+"""What every figure means, computed in one place (docs/protocol.md)."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hge.answer import Answerer, Routing
+from hge.data.scenarios import Task
+from hge.events import Event, ExpertCreated
+from hge.gate import FloatArray, IntArray
+from hge.learner import Step
+
+BELONGS = 0.1
+"""An expert belongs to a task if it was trained on at least this share of the task's batches (Section 5.3)."""
+RUNAWAY = 5
+"""More experts than this created within one task: the run did not finish (Section 5.1)."""
+
+
+@dataclass(frozen=True)
+class Switches:
+    """Detection errors, per distinct task: none for a new task is missed, any beyond the first is false."""
+
+    found: int
+    missed: int
+    false: int
+    delay: float | None
+    """Mean number of batches from a found task's first batch to the creation of its expert."""
+
+
+@dataclass
+class Ledger:
+    """Follows a run with the knowledge that the learner lacks: which task each batch came from.
+
+    >>> ledger = Ledger()
+    >>> ledger.observe(0, Step(0, 0, 2.3, 9.9, False, 1, trained=((0, 0),)))
+    >>> ledger.observe(1, Step(1, 0, 9.9, 2.3, True, 1, trained=()))
+    >>> ledger.on_event(ExpertCreated(step=1, expert=1, batches=19))
+    >>> ledger.switches()
+    Switches(found=1, missed=0, false=0, delay=0.0)
+    """
+
+    task_of_step: list[int] = field(default_factory=list)
+    trained: dict[int, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
+    """task -> expert -> number of the task's batches on which the expert was trained."""
+    created: list[tuple[int, int]] = field(default_factory=list)
+    """(step, expert) of every creation; the expert that the learner began with is not among them."""
+
+    def observe(self, task: int, step: Step) -> None:
+        """Take in one step of the run, after the learner has taken it."""
+        self.task_of_step.append(task)
+        for trained_step, expert in step.trained:
+            self.trained[self.task_of_step[trained_step]][expert] += 1
+
+    def on_event(self, event: Event) -> None:
+        """Take in an event; only creations matter here."""
+        if isinstance(event, ExpertCreated):
+            self.created.append((event.step, event.expert))
+
+    @property
+    def runaway(self) -> bool:
+        """More than five experts were created while one task streamed."""
+        per_task = Counter(self.task_of_step[step] for step, _ in self.created)
+        return any(count > RUNAWAY for count in per_task.values())
+
+    def switches(self) -> Switches:
+        """Compare the creations with the tasks."""
+        first_step = {task: step for step, task in reversed(list(enumerate(self.task_of_step)))}
+        tasks = sorted(first_step, key=lambda task: first_step[task])
+        steps = defaultdict(list)
+        for step, _ in self.created:
+            steps[self.task_of_step[step]].append(step)
+        found = [t for t in tasks[1:] if steps[t]]
+        expected = {t: int(t != tasks[0]) for t in tasks}  # the first task has the expert that was there
+        delays = [steps[t][0] - first_step[t] for t in found]
+        return Switches(
+            found=len(found),
+            missed=len(tasks) - 1 - len(found),
+            false=sum(max(0, len(steps[t]) - expected[t]) for t in tasks),
+            delay=float(np.mean(delays)) if delays else None,
+        )
+
+    def owners(self, tasks: int) -> list[set[int]]:
+        """Return, for each task, the experts that belong to it."""
+        batches = Counter(self.task_of_step)
+        return [
+            {expert for expert, count in self.trained[task].items() if count >= BELONGS * batches[task]}
+            for task in range(tasks)
+        ]
+
+    def visits(self) -> list[dict[str, int]]:
+        """Return the runs of one task: task, first step, and the step after the last."""
+        task = np.array(self.task_of_step)
+        edges = [0, *(np.flatnonzero(np.diff(task)) + 1).tolist(), len(task)]
+        return [{"task": int(task[a]), "start": a, "stop": b} for a, b in zip(edges, edges[1:], strict=False)]
+
+
+@dataclass(frozen=True)
+class TestFigures:
+    """How the trained system does on test data, at one granularity of routing. Percentages are means over tasks."""
+
+    accuracy: float
+    gate_accuracy: float
+    experts_queried: float
+    routed: FloatArray
+    """[tasks, experts] percentage of a task's groups that were sent to an expert."""
+
+
+def evaluate(
+    answerer: Answerer,
+    tasks: Sequence[Task],
+    owners: Sequence[set[int]],
+    classes: int,
+    routing: Routing,
+    batch_size: int,
+) -> TestFigures:
+    """Test every task: rows routed one by one, or same-task batches routed as one (the last partial one included)."""
+    rows: list[tuple[float, float, float, FloatArray]] = []
+    experts = len(answerer.learner.experts)
+    for task, own in zip(tasks, owners, strict=True):
+        groups = [task.test.x] if routing == "sample" else list(task.test.x.split(batch_size))
+        routes = [answerer.route(x, routing) for x in groups]
+        answers = [answerer.probabilities(x, r, classes) for x, r in zip(groups, routes, strict=True)]
+        chosen: IntArray = np.concatenate([r.expert for r in routes])
+        right: npt.NDArray[Any] = np.concatenate(answers).argmax(axis=1) == task.test.y.numpy()
+        rows.append(
+            (
+                100 * float(right.mean()),
+                100 * float(np.isin(chosen, list(own)).mean()),
+                float(np.concatenate([r.queried for r in routes]).mean()),
+                100 * np.bincount(chosen, minlength=experts) / len(chosen),
+            )
+        )
+    accuracy, gate, queried, routed = zip(*rows, strict=True)
+    return TestFigures(float(np.mean(accuracy)), float(np.mean(gate)), float(np.mean(queried)), np.stack(routed))

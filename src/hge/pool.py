@@ -1,0 +1,118 @@
+"""The experts' networks behind one interface: look at a loss, train, score, answer. The plain reference is here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hge.config import OptimiserConfig, ScoreConfig
+from hge.gate import FloatArray
+from hge.keys import Keys
+from hge.nets import AutoencoderFactory, NetFactory, Shape
+from hge.scores import Score, build_score
+from hge.training import build_optimiser, mode_of
+from hge.types import Batch
+
+
+class ExpertPool(Protocol):
+    """The seam between the algorithm and the networks. `tests/pool_checks.py` says what every pool must hold."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the networks live; batches are brought here."""
+
+    def create(self, expert: int) -> None:
+        """Add an untrained expert under the next free id."""
+
+    def loss(self, expert: int, batch: Batch, step: int) -> float:
+        """Return the loss that a training step would report, and change nothing."""
+
+    def train(self, expert: int, batch: Batch, step: int) -> float:
+        """Train the expert and its score on the batch; return the loss before the update."""
+
+    def scores(self, experts: Sequence[int], x: Tensor, *, batch_statistics: bool) -> FloatArray:
+        """Return the scores [experts, rows], lower is more suitable; see `Score.score` for `batch_statistics`."""
+
+    def logits(self, expert: int, x: Tensor) -> Tensor:
+        """Return the expert's answers [rows, outputs]."""
+
+
+@dataclass(frozen=True)
+class PoolSpec:
+    """How a pool makes an expert."""
+
+    shape: Shape
+    """Shape of one input."""
+    outputs: int
+    """Outputs of every expert's head: one per class of the whole stream."""
+    net: NetFactory
+    autoencoder: AutoencoderFactory
+    score: ScoreConfig
+    optimiser: OptimiserConfig
+
+
+class EagerPool:
+    """One network after the other, nothing clever: the reference that faster pools must agree with."""
+
+    def __init__(self, spec: PoolSpec, keys: Keys, device: torch.device) -> None:
+        self.spec = spec
+        self.keys = keys
+        self.device = device
+        self.members: list[_Member] = []
+
+    def create(self, expert: int) -> None:
+        """Add an untrained expert, its weights drawn by (seed, expert)."""
+        assert expert == len(self.members), "experts are numbered in order of creation"
+        spec = self.spec
+        with self.keys.torch_global("weights", expert=expert):
+            net = spec.net(spec.shape, spec.outputs).to(self.device).eval()
+            score = build_score(spec.score, spec.optimiser, spec.autoencoder, spec.shape).to(self.device).eval()
+        self.members.append(_Member(net, build_optimiser(spec.optimiser, net.parameters()), score))
+
+    @torch.no_grad()
+    def loss(self, expert: int, batch: Batch, step: int) -> float:
+        """Return the training loss under batch statistics; running statistics stay as they are."""
+        net = self.members[expert].net
+        with (
+            self.keys.torch_global("dropout", step=step, expert=expert, device=self.device),
+            mode_of(net, training=False, rows=len(batch), batch_statistics=True),
+        ):
+            return float(nn.functional.cross_entropy(net(batch.x), batch.y))
+
+    def train(self, expert: int, batch: Batch, step: int) -> float:
+        """Take one optimiser step on the expert and let its score learn."""
+        member = self.members[expert]
+        with (
+            self.keys.torch_global("dropout", step=step, expert=expert, device=self.device),
+            mode_of(member.net, training=True, rows=len(batch)),
+        ):
+            loss = nn.functional.cross_entropy(member.net(batch.x), batch.y)
+            member.optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            member.optimiser.step()
+        member.score.learn(batch.x, self.keys.torch("noise", step=step, expert=expert, device=self.device))
+        return float(loss.detach())
+
+    @torch.no_grad()
+    def scores(self, experts: Sequence[int], x: Tensor, *, batch_statistics: bool) -> FloatArray:
+        """Ask each expert in turn."""
+        rows = [self.members[e].score.score(x, batch_statistics=batch_statistics) for e in experts]
+        return np.asarray(torch.stack(rows).double().cpu())
+
+    @torch.no_grad()
+    def logits(self, expert: int, x: Tensor) -> Tensor:
+        """Return the answers under running statistics."""
+        out: Tensor = self.members[expert].net(x)
+        return out
+
+
+@dataclass
+class _Member:
+    net: nn.Module
+    optimiser: torch.optim.Optimizer
+    score: Score

@@ -1,0 +1,132 @@
+"""One run: builds the objects, drives the stream, and keeps the task numbers away from the learner."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hge.answer import Answerer
+from hge.config import RunConfig
+from hge.data.scenarios import SCENARIOS, Scenario
+from hge.evaluate import Ledger, evaluate
+from hge.events import Event
+from hge.keys import Keys
+from hge.learner import Learner, Step
+from hge.nets import AUTOENCODERS, NETS
+from hge.pool import EagerPool, PoolSpec
+from hge.record import RunRecorder, environment
+
+OnStep = Callable[[Step, int, Learner], None]
+"""Called after each batch with its step, the stream's length and the learner, for a progress line."""
+
+
+def run(config: RunConfig, folder: Path, on_step: OnStep = lambda step, total, learner: None) -> dict[str, Any]:
+    """Run `config`, leave its files in `folder`, and return what stands in result.json."""
+    check(config)
+    keys = Keys(config.seed)
+    scenario = SCENARIOS[config.scenario].build(config.tasks, keys)
+    ledger = Ledger()
+    with RunRecorder(folder, config) as recorder:
+
+        def emit(event: Event) -> None:
+            ledger.on_event(event)
+            recorder.event(event)
+
+        learner = _build_learner(config, scenario, keys, emit)
+        started = time.perf_counter()
+        rows = _drive(learner, scenario, config, keys, ledger, recorder, on_step)
+        seconds = time.perf_counter() - started
+        result = _result(config, scenario, learner, ledger) | {"samples_per_second": round(rows / seconds, 1)}
+        recorder.result(result | {"protocol": _protocol(config)})
+    return result
+
+
+def check(config: RunConfig) -> None:
+    """Reject settings that cannot run, before anything is made."""
+    info = SCENARIOS[config.scenario]
+    if info.most_tasks is not None and config.tasks > info.most_tasks:
+        raise ValueError(f"tasks: got {config.tasks}, expected at most {info.most_tasks} for {info.name}")
+    for name, value, known in (("net", config.net, NETS), ("autoencoder", config.autoencoder, AUTOENCODERS)):
+        if value not in known:
+            raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(known)}")
+
+
+def resolve_device(name: str) -> str:
+    """Return the device that `auto` stands for, or the name itself if torch can use it."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device: got {name!r}, expected auto, cpu or a usable cuda device ({reason})") from None
+    return name
+
+
+def _build_learner(config: RunConfig, scenario: Scenario, keys: Keys, emit: Callable[[Event], None]) -> Learner:
+    spec = PoolSpec(
+        scenario.shape,
+        scenario.classes,
+        NETS[config.net],
+        AUTOENCODERS[config.autoencoder],
+        config.score,
+        config.optimiser,
+    )
+    return Learner(config.learner, EagerPool(spec, keys, torch.device(config.device)), keys, emit)
+
+
+def _drive(
+    learner: Learner,
+    scenario: Scenario,
+    config: RunConfig,
+    keys: Keys,
+    ledger: Ledger,
+    recorder: RunRecorder,
+    on_step: OnStep,
+) -> int:
+    """Hand each batch to the learner and its task to the ledger; return the number of rows."""
+    total, rows = scenario.batches(config.batch_size, config.epochs), 0
+    for task, batch in scenario.stream(config.batch_size, config.epochs, keys):
+        step = learner.learn(batch)
+        ledger.observe(task, step)
+        recorder.step(task, step)
+        on_step(step, total, learner)
+        rows += len(batch)
+        if ledger.runaway:
+            break
+    return rows
+
+
+def _result(config: RunConfig, scenario: Scenario, learner: Learner, ledger: Ledger) -> dict[str, Any]:
+    switches, owners = ledger.switches(), ledger.owners(len(scenario.tasks))
+    answerer = Answerer(learner)
+    figures = {
+        routing: evaluate(answerer, scenario.tasks, owners, scenario.classes, routing, config.test_batch_size)
+        for routing in ("sample", "batch")
+    }
+    return {
+        **{f"accuracy_{r}": round(f.accuracy, 3) for r, f in figures.items()},
+        **{f"gate_accuracy_{r}": round(f.gate_accuracy, 3) for r, f in figures.items()},
+        "experts": len(learner.experts),
+        "experts_unpromoted": len(learner.newcomers),
+        **{f"experts_queried_{r}": round(f.experts_queried, 3) for r, f in figures.items()},
+        "switches_found": switches.found,
+        "switches_missed": switches.missed,
+        "switches_false": switches.false,
+        "switch_delay": switches.delay,
+        "dnf": ledger.runaway,
+        "batches": learner.steps,
+        "tasks": [task.name for task in scenario.tasks],
+        "visits": ledger.visits(),
+        "routed": {r: f.routed.round(2).tolist() for r, f in figures.items()},
+    }
+
+
+def _protocol(config: RunConfig) -> dict[str, Any]:
+    names = ("scenario", "method", "recipe", "tasks", "routing", "batch_size", "test_batch_size", "epochs", "seed")
+    chosen = {name: getattr(config, name) for name in names}
+    return chosen | {"score": config.score.name, "device": config.device} | environment()

@@ -42,7 +42,7 @@ class Answerer:
         """
         if routing == "batch":
             return self._route(x, batch_statistics=True)
-        parts = [self._route(part, batch_statistics=False) for part in x.split(ROWS_AT_ONCE)]
+        parts = [self._route(part, batch_statistics=False) for part in torch.split(x, ROWS_AT_ONCE)]
         return Routes(
             np.concatenate([p.expert for p in parts]),
             np.concatenate([p.node for p in parts]),

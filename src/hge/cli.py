@@ -17,9 +17,10 @@ from rich.table import Table
 from hge.config import RunConfig, override
 from hge.data.scenarios import SCENARIOS
 from hge.learner import Learner, Step
+from hge.pool import resolve_device
 from hge.recipes import METHODS, RECIPES, build_config
 from hge.report import write_report
-from hge.run import OnStep, check, resolve_device, run
+from hge.run import OnStep, check, run
 
 app = typer.Typer(
     help="Learn for ever from a stream that nobody has labelled with tasks (Gated Experts).",
@@ -35,7 +36,9 @@ Out = Annotated[Path, typer.Option(help="Folder for the run's files.")]
 
 @app.command()
 def demo(
-    out: Out = Path("runs/demo"), seed: Seed = 0, device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto"
+    out: Out = Path("runs/demo"),
+    seed: Seed = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
 ) -> None:
     """Learn Split Digits from an unlabelled stream, in seconds, and write a report that shows what happened."""
     console.print("Ten digits arrive in pairs: five tasks. Nobody tells the learner that there are tasks.")
@@ -56,12 +59,13 @@ def run_command(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
     out: Annotated[Path | None, typer.Option(help="Folder for the run's files.  [default: runs/NAME]")] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: learner.epsilon=5.")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: learner.epsilon=5."),
     ] = None,
 ) -> None:
     """Run a scenario and write config.json, events.jsonl, trace.csv, result.json and report.html."""
     config = build_config(scenario, method, recipe, epochs_scale=epochs_scale)
-    config = replace(config, seed=seed, device=resolve_device(device), tasks=tasks or config.tasks)
+    config = replace(config, seed=seed, device=resolve_device(device), tasks=config.tasks if tasks is None else tasks)
     assignments = [f"score.name={score}"] if score else []
     for assignment in [*assignments, f"routing={routing}", *(set_ or [])]:
         config = override(config, assignment)
@@ -86,11 +90,11 @@ def report(folder: Annotated[Path, typer.Argument(help="Folder of a finished run
 def main() -> None:
     """Run the command; a wrong call ends with one line on standard error and exit code 2."""
     # Newer typers carry their own click, so the exception is reached through a class that typer exports.
-    click_exception = typer.BadParameter.__mro__[2]
+    click_exception: type[Any] = typer.BadParameter.__mro__[2]
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except click_exception as error:
-        message = error.format_message()  # type: ignore[attr-defined]
+        message = error.format_message()
         if not message:  # no arguments: the help was shown
             sys.exit(2)
     except ValueError as error:
@@ -138,7 +142,13 @@ def _progress(config: RunConfig) -> Iterator[OnStep]:
 
 
 def _result_table(config: RunConfig, result: dict[str, Any]) -> Table:
-    table = Table("", "single samples", f"batches of {config.test_batch_size}", title=config.scenario, title_style="bold")
+    table = Table(
+        "",
+        "single samples",
+        f"batches of {config.test_batch_size}",
+        title=config.scenario,
+        title_style="bold",
+    )
     for name, title, form in (
         ("accuracy", "accuracy", "{:.2f} %"),
         ("gate_accuracy", "gate accuracy", "{:.2f} %"),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from types import NoneType, UnionType
+from math import isfinite
+from numbers import Integral, Real
+from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 Config = TypeVar("Config")
+Method = Literal["ge", "ge-no-review"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class LearnerConfig:
     """The paper's deviation to the letter, which runs away; for the test that shows it."""
 
     def __post_init__(self) -> None:
+        _check_types(self)
         _require(self.epsilon > 0, "epsilon", self.epsilon, "a number above 0")
         _require(0 <= self.alpha < 1, "alpha", self.alpha, "at least 0 and below 1")
         _require(self.recent_capacity >= 2, "recent_capacity", self.recent_capacity, "at least 2")
@@ -60,6 +64,7 @@ class OptimiserConfig:
     """The autoencoder's gradient norm is clipped here, else the convolutional one diverges. 0: never."""
 
     def __post_init__(self) -> None:
+        _check_types(self)
         _require(self.lr > 0, "lr", self.lr, "a number above 0")
         _require(0 <= self.momentum < 1, "momentum", self.momentum, "at least 0 and below 1")
         _require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "0 or more")
@@ -79,8 +84,9 @@ class ScoreConfig:
     """autoencoder: sample the latent in training. False is the paper's ablation."""
 
     def __post_init__(self) -> None:
+        _check_types(self)
         _require(self.components >= 0, "components", self.components, "0 or more")
-        if isinstance(self.kl_weight, float):
+        if self.kl_weight != "elbo":
             _require(self.kl_weight >= 0, "kl_weight", self.kl_weight, '0 or more, or "elbo"')
 
 
@@ -89,7 +95,7 @@ class RunConfig:
     """One run of one learner on one scenario: everything that decides its outcome."""
 
     scenario: str
-    method: Literal["ge", "ge-no-review"] = "ge"
+    method: Method = "ge"
     recipe: Literal["default", "paper"] = "default"
     tasks: int = 5
     epochs: int = 40
@@ -107,6 +113,7 @@ class RunConfig:
     score: ScoreConfig = field(default_factory=ScoreConfig)
 
     def __post_init__(self) -> None:
+        _check_types(self)
         for name in ("tasks", "epochs", "batch_size", "test_batch_size"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         _require(self.seed >= 0, "seed", self.seed, "0 or more")
@@ -128,7 +135,8 @@ def override(config: Config, assignment: str) -> Config:
     path, equals, text = assignment.partition("=")
     if not equals:
         raise ValueError(f"{assignment!r}: expected key=value, for example learner.epsilon=5")
-    return _override(config, path.split("."), text, path)
+    changed: Config = _override(config, path.split("."), text, path)
+    return changed
 
 
 def _override(config: Any, names: list[str], text: str, path: str) -> Any:
@@ -147,29 +155,51 @@ def _override(config: Any, names: list[str], text: str, path: str) -> Any:
 
 def _parse(text: str, expected: Any, path: str) -> Any:
     """Read `text` as the type that the field was declared with."""
-    options = get_args(expected) if get_origin(expected) in (Union, UnionType) else (expected,)
-    for option in options:
-        if get_origin(option) is Literal and text in get_args(option):
-            return text
-        if option is str:
-            return text
-        if option in (bool, int, float, NoneType):
-            try:
-                value = json.loads(text.lower())
-            except ValueError:
-                continue
-            if type(value) is option:
-                return value
-            if option is float and type(value) is int:
-                return float(value)
-    raise ValueError(f"{path}: got {text!r}, expected {' or '.join(map(_describe, options))}")
+    try:
+        value = json.loads(text.lower())
+    except ValueError:
+        value = text
+    for candidate in (value, text):
+        if _fits(candidate, expected):
+            wants_float = float in _options(expected) and type(candidate) is int
+            return float(candidate) if wants_float else candidate
+    raise ValueError(f"{path}: got {text!r}, expected {_describe(expected)}")
 
 
-def _describe(option: Any) -> str:
-    if get_origin(option) is Literal:
-        return " or ".join(map(repr, get_args(option)))
-    names = {bool: "true or false", int: "a whole number", float: "a number", NoneType: "null"}
-    return names.get(option, str(option))
+def _check_types(config: Any) -> None:
+    hints = get_type_hints(type(config))
+    for f in fields(config):
+        value = getattr(config, f.name)
+        if not _fits(value, hints[f.name]):
+            raise ValueError(f"{f.name}: got {value!r}, expected {_describe(hints[f.name])}")
+
+
+def _fits(value: Any, expected: Any) -> bool:
+    """Is `value` of the declared type? A whole number will do for a number; true and false are not numbers."""
+    for option in _options(expected):
+        if get_origin(option) is Literal:
+            fits = value in get_args(option)
+        elif option is bool:
+            fits = isinstance(value, bool)
+        elif option is int:
+            fits = isinstance(value, Integral) and not isinstance(value, bool)
+        elif option is float:
+            fits = isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+        else:
+            fits = isinstance(value, option)
+        if fits:
+            return True
+    return False
+
+
+def _options(expected: Any) -> tuple[Any, ...]:
+    return get_args(expected) if get_origin(expected) in (Union, UnionType) else (expected,)
+
+
+def _describe(expected: Any) -> str:
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+    literals = [repr(value) for option in _options(expected) for value in get_args(option)]
+    return " or ".join([names[option] for option in _options(expected) if option in names] + literals)
 
 
 def _require(holds: bool, name: str, came: object, expected: str) -> None:

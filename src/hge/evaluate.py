@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from hge.answer import Answerer, Routing
 from hge.data.scenarios import Task
@@ -97,7 +99,7 @@ class Ledger:
         """Return the runs of one task: task, first step, and the step after the last."""
         task = np.array(self.task_of_step)
         edges = [0, *(np.flatnonzero(np.diff(task)) + 1).tolist(), len(task)]
-        return [{"task": int(task[a]), "start": a, "stop": b} for a, b in zip(edges, edges[1:], strict=False)]
+        return [{"task": int(task[a]), "start": a, "stop": b} for a, b in pairwise(edges)]
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def evaluate(
     rows: list[tuple[float, float, float, FloatArray]] = []
     experts = len(answerer.learner.experts)
     for task, own in zip(tasks, owners, strict=True):
-        groups = [task.test.x] if routing == "sample" else list(task.test.x.split(batch_size))
+        groups = [task.test.x] if routing == "sample" else list(torch.split(task.test.x, batch_size))
         routes = [answerer.route(x, routing) for x in groups]
         answers = [answerer.probabilities(x, r, classes) for x, r in zip(groups, routes, strict=True)]
         chosen: IntArray = np.concatenate([r.expert for r in routes])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hge.keys import Keys
 from hge.switch import LossStats
 from hge.types import Batch
 
@@ -14,6 +13,7 @@ class Replay:
     """A reservoir of the batches on which the expert was trained: each is in it with the same probability.
 
     >>> import torch
+    >>> from hge.keys import Keys
     >>> replay, keys = Replay(capacity=2), Keys(seed=0)
     >>> for step in range(100):
     ...     replay.add(Batch(torch.full((1, 1), step), torch.zeros(1)), keys.integer("replay", step=step))

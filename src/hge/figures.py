@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from matplotlib import colormaps, rc_context
@@ -54,7 +56,8 @@ def routing_figure(record: RunRecord, routing: str) -> str:
         axes.imshow(routed, cmap="Blues", vmin=0, vmax=120, aspect="auto")
         for (t, e), value in np.ndenumerate(routed):
             if value:
-                axes.text(e, t, f"{value:.0f}" if value >= 1 else "<1", ha="center", va="center", fontsize=9)
+                text, colour = f"{value:.0f}" if value >= 1 else "<1", "white" if value > 60 else "black"
+                axes.text(e, t, text, ha="center", va="center", fontsize=9, color=colour)
         axes.set_xticks(range(experts), [str(e) for e in range(experts)])
         axes.set_yticks(range(tasks), record.result["tasks"])
         axes.set(xlabel="expert", ylabel="task")
@@ -72,7 +75,13 @@ def _draw_losses(axes: Axes, record: RunRecord, size: float = 5) -> None:
         rows = ~refused & (trace["expert"] == expert)
         axes.scatter(step[rows], np.maximum(loss[rows], floor), s=size, lw=0, color=expert_colour(expert))
     axes.scatter(
-        step[refused], loss[refused], s=2.5 * size, marker="x", lw=1, color=REFUSED, label="loss too high: set aside"
+        step[refused],
+        loss[refused],
+        s=2.5 * size,
+        marker="x",
+        lw=1,
+        color=REFUSED,
+        label="loss too high: set aside",
     )
     _mark_events(axes, record, int(step[0]), int(step[-1]))
     axes.set_yscale("log")
@@ -109,7 +118,9 @@ def _draw_strips(axes: Axes, record: RunRecord) -> None:
     axes.tick_params(left=False)
 
 
-def _runs(values: Sequence[int] | np.ndarray[tuple[int], np.dtype[np.int64]]) -> Iterator[tuple[int, int, int]]:
+def _runs(
+    values: Sequence[int] | np.ndarray[tuple[int], np.dtype[np.int64]],
+) -> Iterator[tuple[int, int, int]]:
     """Yield (value, start, stop) for each run of equal values.
 
     >>> list(_runs([4, 4, 7]))
@@ -117,14 +128,14 @@ def _runs(values: Sequence[int] | np.ndarray[tuple[int], np.dtype[np.int64]]) ->
     """
     array = np.asarray(values)
     edges = [0, *(np.flatnonzero(np.diff(array)) + 1).tolist(), len(array)]
-    for start, stop in zip(edges, edges[1:], strict=False):
+    for start, stop in pairwise(edges):
         yield int(array[start]), start, stop
 
 
 @contextmanager
 def _figure(width: float, height: float) -> Iterator[tuple[Figure, io.StringIO]]:
     """Give a figure to draw on, and leave its SVG (from the tag on, to be set into a page) in the buffer."""
-    style = {
+    style: dict[Any, Any] = {
         "svg.fonttype": "none",
         "svg.hashsalt": "hge",
         "font.family": "sans-serif",

@@ -31,7 +31,8 @@ class Routes:
     @property
     def queried(self) -> IntArray:
         """[groups] number of distinct experts whose score was computed."""
-        return np.isfinite(self.scores).sum(axis=0)
+        counts: IntArray = np.isfinite(self.scores).sum(axis=0)
+        return counts
 
 
 @dataclass(frozen=True)

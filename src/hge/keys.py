@@ -35,18 +35,18 @@ class Keys:
         key = f"{self.seed}/{purpose}/{step}/{expert}".encode()
         return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest()) >> 1
 
-    def numpy(self, purpose: Purpose, *, step: int = 0, expert: int = 0) -> np.random.Generator:
+    def rng(self, purpose: Purpose, *, step: int = 0, expert: int = 0) -> np.random.Generator:
         """Return a fresh numpy generator."""
         return np.random.default_rng(self.integer(purpose, step=step, expert=expert))
 
-    def torch(
+    def generator(
         self, purpose: Purpose, *, step: int = 0, expert: int = 0, device: torch.device | str = "cpu"
     ) -> torch.Generator:
         """Return a fresh torch generator on `device`."""
         return torch.Generator(device).manual_seed(self.integer(purpose, step=step, expert=expert))
 
     @contextmanager
-    def torch_global(
+    def seeded(
         self, purpose: Purpose, *, step: int = 0, expert: int = 0, device: torch.device | None = None
     ) -> Iterator[None]:
         """Seed torch's global generators inside the block (for code that takes no generator), then restore them."""

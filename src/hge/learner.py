@@ -82,7 +82,13 @@ class Learner:
         set_aside = choice.expert.id != entry.expert
         self.steps += 1
         return Step(
-            entry.step, choice.expert.id, choice.loss, choice.bound, set_aside, choice.queried, tuple(self._trained)
+            entry.step,
+            choice.expert.id,
+            choice.loss,
+            choice.bound,
+            set_aside,
+            choice.queried,
+            tuple(self._trained),
         )
 
     def _ge(self, entry: RecentEntry[Batch]) -> Choice:
@@ -90,7 +96,7 @@ class Learner:
         self.recent.append(entry)
         best = self._forward(entry)
         if not best.accepts:
-            newcomer = self._accepting_newcomer(entry)
+            newcomer = self._accepting_newcomer(entry, best)
             if newcomer is not None:
                 self._record_probation(newcomer, best, entry)
                 self._train(newcomer.expert, entry)
@@ -142,13 +148,11 @@ class Learner:
     def _gate(self, entry: RecentEntry[Batch]) -> Routes:
         """Route a batch, as one group, by its mean score."""
         x = entry.batch.x
-        return self.tree.select(
-            lambda ids: self.pool.scores(ids, x, batch_statistics=True).mean(axis=1, keepdims=True)
-        )
+        return self.tree.select(lambda ids: self.pool.scores(ids, x, batch_statistics=True).mean(axis=1, keepdims=True))
 
-    def _accepting_newcomer(self, entry: RecentEntry[Batch]) -> Choice | None:
+    def _accepting_newcomer(self, entry: RecentEntry[Batch], best: Choice) -> Choice | None:
         """The newcomer whose bound the loss is within; of several, the one with the lowest loss."""
-        choices = [self._look(expert, entry) for expert in self.newcomers]
+        choices = [self._look(expert, entry, best.queried) for expert in self.newcomers]
         return min((c for c in choices if c.accepts), key=lambda c: c.loss, default=None)
 
     def _losses_differ(self, expert: Expert, entries: list[RecentEntry[Batch]]) -> bool:
@@ -156,8 +160,8 @@ class Learner:
         replay = [self.pool.loss(expert.id, batch, self.steps) for batch in expert.replay.batches]
         recent = [self.pool.loss(expert.id, entry.batch, entry.step) for entry in entries]
         z, threshold = z_score(replay, recent), self.config.review_threshold
-        means = (sum(losses) / len(losses) for losses in (replay, recent))
-        self.emit(LossReviewed(self.steps, expert.id, z, threshold, *means, new_task=z > threshold))
+        means = [sum(losses) / len(losses) for losses in (replay, recent)]
+        self.emit(LossReviewed(self.steps, expert.id, z, threshold, means[0], means[1], new_task=z > threshold))
         return z > threshold
 
     def _record_probation(self, newcomer: Choice, best: Choice, entry: RecentEntry[Batch]) -> None:

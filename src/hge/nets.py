@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Protocol
 
@@ -57,7 +58,11 @@ class MLPVAE(nn.Module):
         self.mean = nn.Linear(hidden, latents)
         self.log_variance = nn.Linear(hidden, latents)
         self.decoder = nn.Sequential(
-            nn.Linear(latents, hidden), nn.ReLU(), nn.Linear(hidden, inputs), nn.Sigmoid(), nn.Unflatten(1, shape)
+            nn.Linear(latents, hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, inputs),
+            nn.Sigmoid(),
+            nn.Unflatten(1, shape),
         )
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -126,9 +131,7 @@ class ResNet18(nn.Module):
         super().__init__()
         channels, _, _ = _image_shape(shape, "resnet18")
         self.conv1 = (
-            nn.Conv2d(channels, 64, 3, 1, 1, bias=False)
-            if cifar_stem
-            else nn.Conv2d(channels, 64, 7, 2, 3, bias=False)
+            nn.Conv2d(channels, 64, 3, 1, 1, bias=False) if cifar_stem else nn.Conv2d(channels, 64, 7, 2, 3, bias=False)
         )
         self.bn1 = nn.BatchNorm2d(64)
         self.relu = nn.ReLU(inplace=True)
@@ -177,9 +180,10 @@ class BasicBlock(nn.Module):
 
 NETS: dict[str, NetFactory] = {
     "mlp": MLP,
-    "mlp-relu-logits": lambda shape, outputs: MLP(shape, outputs, relu_on_logits=True),
+    # partial, not lambda: a fitted estimator can be pickled
+    "mlp-relu-logits": partial(MLP, relu_on_logits=True),
     "resnet18": ResNet18,
-    "resnet18-cifar": lambda shape, outputs: ResNet18(shape, outputs, cifar_stem=True),
+    "resnet18-cifar": partial(ResNet18, cifar_stem=True),
 }
 
 AUTOENCODERS: dict[str, AutoencoderFactory] = {"mlp": MLPVAE, "conv": ConvVAE}

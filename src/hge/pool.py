@@ -69,7 +69,7 @@ class EagerPool:
         """Add an untrained expert, its weights drawn by (seed, expert)."""
         assert expert == len(self.members), "experts are numbered in order of creation"
         spec = self.spec
-        with self.keys.torch_global("weights", expert=expert):
+        with self.keys.seeded("weights", expert=expert):
             net = spec.net(spec.shape, spec.outputs).to(self.device).eval()
             score = build_score(spec.score, spec.optimiser, spec.autoencoder, spec.shape).to(self.device).eval()
         self.members.append(_Member(net, build_optimiser(spec.optimiser, net.parameters()), score))
@@ -79,7 +79,7 @@ class EagerPool:
         """Return the training loss under batch statistics; running statistics stay as they are."""
         net = self.members[expert].net
         with (
-            self.keys.torch_global("dropout", step=step, expert=expert, device=self.device),
+            self.keys.seeded("dropout", step=step, expert=expert, device=self.device),
             mode_of(net, training=False, rows=len(batch), batch_statistics=True),
         ):
             return float(nn.functional.cross_entropy(net(batch.x), batch.y))
@@ -88,14 +88,14 @@ class EagerPool:
         """Take one optimiser step on the expert and let its score learn."""
         member = self.members[expert]
         with (
-            self.keys.torch_global("dropout", step=step, expert=expert, device=self.device),
+            self.keys.seeded("dropout", step=step, expert=expert, device=self.device),
             mode_of(member.net, training=True, rows=len(batch)),
         ):
             loss = nn.functional.cross_entropy(member.net(batch.x), batch.y)
             member.optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             member.optimiser.step()
-        member.score.learn(batch.x, self.keys.torch("noise", step=step, expert=expert, device=self.device))
+        member.score.learn(batch.x, self.keys.generator("noise", step=step, expert=expert, device=self.device))
         return float(loss.detach())
 
     @torch.no_grad()
@@ -109,6 +109,18 @@ class EagerPool:
         """Return the answers under running statistics."""
         out: Tensor = self.members[expert].net(x)
         return out
+
+
+def resolve_device(name: str) -> str:
+    """Return the device that `auto` stands for, or the name itself if torch can use it."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device: got {name!r}, expected auto, cpu or a usable cuda device ({reason})") from None
+    return name
 
 
 @dataclass

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import get_args, get_type_hints
+from typing import cast, get_args
 
-from hge.config import LearnerConfig, OptimiserConfig, RunConfig, ScoreConfig
+from hge.config import LearnerConfig, Method, OptimiserConfig, RunConfig, ScoreConfig
 from hge.data.scenarios import SCENARIOS
 
-METHODS: tuple[str, ...] = get_args(get_type_hints(RunConfig)["method"])
+METHODS: tuple[str, ...] = get_args(Method)
 
 
 def build_config(scenario: str, method: str = "ge", recipe: str = "default", *, epochs_scale: float = 1.0) -> RunConfig:
@@ -28,7 +28,7 @@ def build_config(scenario: str, method: str = "ge", recipe: str = "default", *, 
     config = RECIPES[recipe](scenario)
     learner = replace(config.learner, review=method != "ge-no-review")
     epochs = max(1, round(config.epochs * epochs_scale))
-    return replace(config, method=method, learner=learner, epochs=epochs)
+    return replace(config, method=cast(Method, method), learner=learner, epochs=epochs)
 
 
 def default(scenario: str) -> RunConfig:

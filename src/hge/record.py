@@ -53,7 +53,15 @@ class RunRecorder:
     def step(self, task: int, step: Step) -> None:
         """Append a row to the trace. The task stands here for the reader; the learner never saw it."""
         self._trace.writerow(
-            (step.step, task, step.expert, f"{step.loss:.6g}", f"{step.bound:.6g}", int(step.set_aside), step.queried)
+            (
+                step.step,
+                task,
+                step.expert,
+                f"{step.loss:.6g}",
+                f"{step.bound:.6g}",
+                int(step.set_aside),
+                step.queried,
+            )
         )
 
     def result(self, result: Mapping[str, Any]) -> None:

@@ -55,18 +55,6 @@ def check(config: RunConfig) -> None:
             raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(known)}")
 
 
-def resolve_device(name: str) -> str:
-    """Return the device that `auto` stands for, or the name itself if torch can use it."""
-    if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"device: got {name!r}, expected auto, cpu or a usable cuda device ({reason})") from None
-    return name
-
-
 def _build_learner(config: RunConfig, scenario: Scenario, keys: Keys, emit: Callable[[Event], None]) -> Learner:
     spec = PoolSpec(
         scenario.shape,
@@ -127,6 +115,16 @@ def _result(config: RunConfig, scenario: Scenario, learner: Learner, ledger: Led
 
 
 def _protocol(config: RunConfig) -> dict[str, Any]:
-    names = ("scenario", "method", "recipe", "tasks", "routing", "batch_size", "test_batch_size", "epochs", "seed")
+    names = (
+        "scenario",
+        "method",
+        "recipe",
+        "tasks",
+        "routing",
+        "batch_size",
+        "test_batch_size",
+        "epochs",
+        "seed",
+    )
     chosen = {name: getattr(config, name) for name in names}
     return chosen | {"score": config.score.name, "device": config.device} | environment()

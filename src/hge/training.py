@@ -16,9 +16,7 @@ def build_optimiser(config: OptimiserConfig, parameters: Iterable[nn.Parameter])
     """Return SGD or Adam as `config` says."""
     if config.name == "adam":
         return torch.optim.Adam(parameters, lr=config.lr, weight_decay=config.weight_decay)
-    return torch.optim.SGD(
-        parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay
-    )
+    return torch.optim.SGD(parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
 
 
 @contextmanager

@@ -47,7 +47,7 @@ class Scenario:
         for visit, task in enumerate(self.visits):
             train = self.tasks[task].train
             for epoch in range(epochs):
-                order = keys.numpy("shuffle", step=epoch, expert=visit).permutation(len(train))
+                order = keys.rng("shuffle", step=epoch, expert=visit).permutation(len(train))
                 for start, stop in _cuts(len(train), batch_size):
                     rows = torch.from_numpy(order[start:stop])
                     yield task, Batch(train.x[rows], train.y[rows])
@@ -71,7 +71,7 @@ def split_digits(tasks: int, keys: Keys) -> Scenario:
     """Ten digits in pairs, drawn per seed."""
     x, y = _digits()
     train, test = _split(y, keys)
-    order = keys.numpy("classes").permutation(10)
+    order = keys.rng("classes").permutation(10)
     made = tuple(_class_task(x, y, train, test, order[2 * t : 2 * t + 2]) for t in range(tasks))
     return Scenario(made, tuple(range(tasks)), classes=10)
 
@@ -88,7 +88,7 @@ def permuted_digits(tasks: int, keys: Keys) -> Scenario:
     x, y = _digits()
     train, test = _split(y, keys)
     permutations = [np.arange(x.shape[1])]
-    permutations += [keys.numpy("permutation", step=t).permutation(x.shape[1]) for t in range(1, tasks)]
+    permutations += [keys.rng("permutation", step=t).permutation(x.shape[1]) for t in range(1, tasks)]
     made = tuple(
         Task(_batch(x[train][:, p], y[train]), _batch(x[test][:, p], y[test]), f"permutation {t}")
         for t, p in enumerate(permutations)
@@ -101,9 +101,7 @@ SCENARIOS: dict[str, ScenarioInfo] = {
     for info in (
         ScenarioInfo("split-digits", "8×8 digits, 2 classes a task", 5, 5, 40, 32, split_digits),
         ScenarioInfo("permuted-digits", "8×8 digits, pixels permuted per task", 10, None, 20, 32, permuted_digits),
-        ScenarioInfo(
-            "recurring-digits", "split-digits in the order A B A C B D A E C", 5, 5, 40, 32, recurring_digits
-        ),
+        ScenarioInfo("recurring-digits", "split-digits in the order A B A C B D A E C", 5, 5, 40, 32, recurring_digits),
     )
 }
 

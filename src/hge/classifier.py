@@ -1,0 +1,326 @@
+"""The front door: a scikit-learn classifier that learns from a stream for ever."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import validate_data
+
+from hge.answer import Answerer, Routing
+from hge.config import LearnerConfig, OptimiserConfig, ScoreConfig
+from hge.events import Event
+from hge.gate import FloatArray, IntArray, Routes, Tree
+from hge.inputs import (
+    FloatRows,
+    Labels,
+    as_numpy,
+    check_count,
+    check_labels,
+    check_networks,
+    check_shape,
+    pick,
+    read_classes,
+    read_rows,
+    read_seed,
+)
+from hge.keys import Keys
+from hge.learner import Learner
+from hge.nets import AUTOENCODERS, NETS, AutoencoderFactory, NetFactory, Shape
+from hge.pool import EagerPool, PoolSpec, resolve_device
+from hge.types import Batch
+
+Rows = Any
+"""What scikit-learn takes for X and y, or a torch tensor."""
+
+EVENTS_KEPT = 1000
+
+
+@dataclass(frozen=True)
+class ExpertSummary:
+    """An expert in a few numbers."""
+
+    id: int
+    promoted: bool
+    """False while it is on probation."""
+    batches_trained: int
+    loss: float
+    """Running mean of its training loss."""
+    bound: float
+    """A batch of higher loss is not its own."""
+
+
+class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Gated Experts: grows an expert when the data change, and never forgets an old one.
+
+    Rows are learned in the order in which they come: the order is the stream. Nobody says where one task ends and
+    the next begins.
+
+    Parameters
+    ----------
+    net : {"mlp", "mlp-relu-logits", "resnet18", "resnet18-cifar"} or callable
+        Network of every expert, or a factory `(shape of one input, outputs) -> nn.Module` that returns logits.
+    gate_score : {"subspace", "autoencoder"}
+        How an expert's suitability for an input is measured.
+    autoencoder : {"mlp", "conv"} or callable
+        Network of the autoencoder score, or a factory `(shape of one input) -> nn.Module` with `encode`, `decode`.
+    batch_size : int
+        Rows that are learned together. Rows short of a batch wait for the next call, or for `flush()`.
+    epochs : int
+        How often `fit` goes through its rows; `partial_fit` goes through them once.
+    routing : {"sample", "batch"}
+        At prediction, choose an expert for each row by itself, or one for all rows of the call.
+    class_capacity : int
+        Outputs that every expert's head reserves. Classes appear as they come, up to this many.
+    epsilon, review, review_threshold, promotion_window, promotion_rate, sticky, newcomers_answer
+        See `hge.config.LearnerConfig`.
+    components, kl_weight
+        See `hge.config.ScoreConfig`.
+    optimiser, lr, momentum, weight_decay
+        See `hge.config.OptimiserConfig`.
+    device : str
+        "auto" takes a GPU if there is one.
+    random_state : int or None
+        Seed of everything random: the same rows in the same order give the same model. None: another each time.
+
+    Attributes
+    ----------
+    classes_ : the labels known so far, sorted; columns of `predict_proba`.
+    experts_, n_experts_ : the experts, promoted and on probation.
+    tree_ : the gate's tree of promoted experts.
+    events_ : the last decisions, oldest first.
+    n_features_in_ : inputs per row.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from hge import GatedExperts
+    >>> X, y = load_digits(return_X_y=True)
+    >>> low = y < 5  # first the small digits, then the large ones: two tasks
+    >>> model = GatedExperts(epochs=20).fit(X[low] / 16, y[low])
+    >>> for _ in range(20):
+    ...     model = model.partial_fit(X[~low] / 16, y[~low])
+    >>> model.n_experts_, bool(model.score(X / 16, y) > 0.95)
+    (2, True)
+    """
+
+    _waiting: Batch
+    input_shape_: Shape
+
+    def __init__(
+        self,
+        *,
+        net: str | NetFactory = "mlp",
+        gate_score: Literal["subspace", "autoencoder"] = "subspace",
+        autoencoder: str | AutoencoderFactory = "mlp",
+        batch_size: int = 32,
+        epochs: int = 10,
+        routing: Routing = "sample",
+        class_capacity: int = 64,
+        epsilon: float = 4.0,
+        review: bool = True,
+        review_threshold: float = 20.0,
+        promotion_window: int = 50,
+        promotion_rate: float = 0.5,
+        sticky: bool = True,
+        newcomers_answer: bool = True,
+        components: int = 0,
+        kl_weight: float | Literal["elbo"] = 1.0,
+        optimiser: Literal["sgd", "adam"] = "sgd",
+        lr: float = 0.05,
+        momentum: float = 0.9,
+        weight_decay: float = 1e-4,
+        device: str = "auto",
+        random_state: int | None = 0,
+    ) -> None:
+        self.net = net
+        self.gate_score = gate_score
+        self.autoencoder = autoencoder
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.routing = routing
+        self.class_capacity = class_capacity
+        self.epsilon = epsilon
+        self.review = review
+        self.review_threshold = review_threshold
+        self.promotion_window = promotion_window
+        self.promotion_rate = promotion_rate
+        self.sticky = sticky
+        self.newcomers_answer = newcomers_answer
+        self.components = components
+        self.kl_weight = kl_weight
+        self.optimiser = optimiser
+        self.lr = lr
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: Rows, y: Rows) -> GatedExperts:
+        """Forget everything, then learn the rows as one stream, `epochs` times over."""
+        X, y = as_numpy(X), as_numpy(y)
+        x, labels = read_rows(X, y)
+        epochs, classes = check_count("epochs", self.epochs), np.unique(labels)
+        check_labels(labels, None, closed=False, used=len(classes), capacity=self.class_capacity)
+        self._start(X, x.shape[1:], x[:1], classes, closed=False)
+        for _ in range(epochs):
+            self._learn(x, labels)
+        return self.flush()
+
+    def partial_fit(self, X: Rows, y: Rows, classes: Rows = None) -> GatedExperts:
+        """Learn the rows as the next part of the stream.
+
+        `classes`, all labels that will ever come, is optional: it fixes the columns of `predict_proba` and makes any
+        other label an error. What is learned is the same with and without it.
+        """
+        X, y = as_numpy(X), as_numpy(y)
+        x, labels = read_rows(X, y)
+        if self._started:
+            validate_data(self, X, reset=False, skip_check_array=True)
+            check_shape(x, self.input_shape_)
+            if classes is not None and not (self._closed and np.array_equal(read_classes(classes), self.classes_)):
+                raise ValueError("classes: got others than in the first call to partial_fit, expected the same or None")
+            used = len(set(self._outputs) | set(labels.tolist()))
+            check_labels(labels, self.classes_, closed=self._closed, used=used, capacity=self._capacity)
+        else:
+            known = np.unique(labels) if classes is None else read_classes(classes)
+            check_labels(labels, known, closed=classes is not None, used=len(known), capacity=self.class_capacity)
+            self._start(X, x.shape[1:], x[:1], known, closed=classes is not None)
+        self._learn(x, labels)
+        return self
+
+    def flush(self) -> GatedExperts:
+        """Learn the rows that wait for a full batch, as a shorter one."""
+        self._check_started()
+        if len(self._waiting):
+            self._learner.learn(self._waiting)
+            self._waiting = _no_rows(self.input_shape_)
+        return self
+
+    def predict(self, X: Rows) -> Labels:
+        """Return the label of each row, as its expert sees it."""
+        probabilities = self.predict_proba(X)
+        labels: Labels = self.classes_[probabilities.argmax(axis=1)]
+        return labels
+
+    def predict_proba(self, X: Rows) -> FloatArray:
+        """Return [rows, classes_]: the chosen expert's probabilities; 0 for a class that has not come yet."""
+        x, routes = self._route(X)
+        columns = np.searchsorted(self.classes_, np.array(list(self._outputs)))
+        result = np.zeros((len(x), len(self.classes_)))
+        result[:, columns] = self._answerer.probabilities(x, routes, len(columns))
+        return result
+
+    def predict_expert(self, X: Rows) -> tuple[IntArray, FloatArray]:
+        """Return the expert of each row, and how sure the gate is of it (0 to 1)."""
+        x, routes = self._route(X)
+        confidence = self._answerer.confidence(routes, self.routing)
+        return np.broadcast_to(routes.expert, len(x)).copy(), np.broadcast_to(confidence, len(x)).copy()
+
+    @property
+    def experts_(self) -> list[ExpertSummary]:
+        """The experts, in order of creation."""
+        self._check_started()
+        new, epsilon = self._learner.newcomers, self._learner.config.epsilon
+        return [
+            ExpertSummary(e.id, e.id not in new, e.batches_trained, e.losses.mean, e.losses.bound(epsilon))
+            for e in self._learner.experts
+        ]
+
+    @property
+    def n_experts_(self) -> int:
+        """Number of experts."""
+        return len(self.experts_)
+
+    @property
+    def tree_(self) -> Tree:
+        """The gate's tree of promoted experts."""
+        self._check_started()
+        return self._learner.tree
+
+    @property
+    def events_(self) -> list[Event]:
+        """The last decisions, oldest first."""
+        self._check_started()
+        return list(self._events)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self._started and self._learner.steps > 0
+
+    @property
+    def _started(self) -> bool:
+        return hasattr(self, "_learner")
+
+    def _check_started(self) -> None:
+        if not self._started:
+            raise NotFittedError("This GatedExperts has seen no rows yet. Call fit or partial_fit first.")
+
+    def _start(self, X: Rows, shape: Shape, row: FloatRows, classes: Labels, *, closed: bool) -> None:
+        """Build an untrained learner for rows like this one; what can fail fails before anything is replaced."""
+        check_count("batch_size", self.batch_size)
+        capacity = check_count("class_capacity", self.class_capacity)
+        spec = PoolSpec(
+            shape,
+            capacity,
+            pick("net", self.net, NETS),
+            pick("autoencoder", self.autoencoder, AUTOENCODERS),
+            ScoreConfig(name=self.gate_score, components=self.components, kl_weight=self.kl_weight),
+            OptimiserConfig(self.optimiser, self.lr, self.momentum, self.weight_decay),
+        )
+        config = LearnerConfig(
+            epsilon=self.epsilon,
+            review=self.review,
+            review_threshold=self.review_threshold,
+            promotion_window=self.promotion_window,
+            promotion_rate=self.promotion_rate,
+            sticky=self.sticky,
+            newcomers_answer=self.newcomers_answer,
+        )
+        keys, events = Keys(read_seed(self.random_state)), deque[Event](maxlen=EVENTS_KEPT)
+        pool = EagerPool(spec, keys, torch.device(resolve_device(self.device)))
+        learner = Learner(config, pool, keys, events.append)
+        check_networks(pool, row)
+        validate_data(self, X, reset=True, skip_check_array=True)  # remembers the number and names of the features
+        self._learner, self._answerer, self._events = learner, Answerer(learner), events
+        self._outputs: dict[Any, int] = {}
+        self._closed, self._capacity, self._waiting = closed, capacity, _no_rows(shape)
+        self.classes_, self.input_shape_ = classes, shape
+
+    def _learn(self, x: FloatRows, labels: Labels) -> None:
+        """Learn all full batches; keep the rest waiting."""
+        self.classes_ = np.union1d(self.classes_, labels)
+        new, first = np.unique(labels, return_index=True)
+        for label in new[np.argsort(first)].tolist():
+            # By first appearance, so that giving `classes` changes nothing.
+            self._outputs.setdefault(label, len(self._outputs))
+        outputs = torch.tensor([self._outputs[label] for label in labels.tolist()])
+        rows = Batch(torch.cat([self._waiting.x, torch.from_numpy(x)]), torch.cat([self._waiting.y, outputs]))
+        whole = len(rows) - len(rows) % self.batch_size
+        for start in range(0, whole, self.batch_size):
+            piece = slice(start, start + self.batch_size)
+            self._learner.learn(Batch(rows.x[piece], rows.y[piece]))
+        # A copy: a view would keep all rows of this call alive.
+        self._waiting = Batch(rows.x[whole:].clone(), rows.y[whole:].clone())
+
+    def _route(self, X: Rows) -> tuple[torch.Tensor, Routes]:
+        self._check_started()
+        if not self.__sklearn_is_fitted__():
+            raise NotFittedError(
+                f"Nothing has been learned yet: {len(self._waiting)} rows wait for a batch of {self.batch_size}. "
+                "Give more rows to partial_fit, or call flush()."
+            )
+        if self.routing not in get_args(Routing):
+            raise ValueError(f"routing: got {self.routing!r}, expected one of {', '.join(get_args(Routing))}")
+        x = validate_data(self, as_numpy(X), reset=False, dtype=np.float32, allow_nd=True)
+        check_shape(x, self.input_shape_)
+        rows = torch.from_numpy(x)
+        return rows, self._answerer.route(rows, self.routing)
+
+
+def _no_rows(shape: Shape) -> Batch:
+    return Batch(torch.empty(0, *shape), torch.empty(0, dtype=torch.int64))

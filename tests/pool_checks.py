@@ -1,0 +1,132 @@
+"""What every ExpertPool must hold. Each check takes a function that makes a fresh pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from hge.pool import ExpertPool
+from hge.types import Batch
+
+MakePool = Callable[[], ExpertPool]
+
+
+def batch_for(pool: Any, seed: int, rows: int = 12, shift: float = 0.0) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.rand(rows, *pool.spec.shape, generator=generator) + shift
+    y = torch.randint(0, pool.spec.outputs, (rows,), generator=generator)
+    return Batch(x.to(pool.device), y.to(pool.device))
+
+
+def trained_pool(make: MakePool, experts: int = 2, steps: int = 3) -> ExpertPool:
+    pool = make()
+    for expert in range(experts):
+        pool.create(expert)
+        for step in range(steps):
+            pool.train(expert, batch_for(pool, seed=100 * expert + step, shift=expert), step)
+    return pool
+
+
+def fingerprint(pool: ExpertPool) -> list[Any]:
+    """What can be seen of a pool from outside: answers and scores of every expert, both kinds of statistics."""
+    x = batch_for(pool, seed=7).x
+    seen: list[Any] = []
+    for expert in range(2):
+        seen.append(pool.logits(expert, x).cpu().numpy().copy())
+        seen += [pool.scores([expert], x, batch_statistics=flag) for flag in (True, False)]
+    return seen
+
+
+def assert_same(first: list[Any], second: list[Any]) -> None:
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def check_loss_changes_nothing(make: MakePool) -> None:
+    pool = trained_pool(make)
+    before = fingerprint(pool)
+    pool.loss(0, batch_for(pool, seed=50, shift=3.0), step=9)
+    assert_same(before, fingerprint(pool))
+
+
+def check_loss_is_what_training_reports(make: MakePool) -> None:
+    pool = trained_pool(make)
+    batch = batch_for(pool, seed=51)
+    looked = pool.loss(1, batch, step=9)
+    np.testing.assert_allclose(looked, pool.train(1, batch, step=9), rtol=1e-5)
+
+
+def check_training_touches_one_expert(make: MakePool) -> None:
+    pool = trained_pool(make)
+    before = fingerprint(pool)
+    pool.train(1, batch_for(pool, seed=52, shift=1.0), step=9)
+    after = fingerprint(pool)
+    assert_same(before[:3], after[:3])
+    assert not np.array_equal(before[3], after[3])
+    assert not np.array_equal(before[5], after[5])
+
+
+def check_training_lowers_the_loss(make: MakePool) -> None:
+    pool = make()
+    pool.create(0)
+    batch = batch_for(pool, seed=53)
+    losses = [pool.train(0, batch, step) for step in range(30)]
+    assert losses[-1] < losses[0]
+
+
+def check_order_of_other_work_does_not_matter(make: MakePool) -> None:
+    one, other = make(), make()
+    for pool in (one, other):
+        pool.create(0)
+        pool.create(1)
+    first, second = batch_for(one, seed=54), batch_for(one, seed=55, shift=1.0)
+    one.train(0, first, step=3)
+    one.train(1, second, step=4)
+    torch.rand(5)  # someone else draws from the global generator
+    other.train(1, second, step=4)
+    other.loss(0, second, step=8)
+    other.train(0, first, step=3)
+    assert_same(fingerprint(one), fingerprint(other))
+
+
+def check_global_randomness_is_left_alone(make: MakePool) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    trained_pool(make)
+    np.testing.assert_array_equal(torch.rand(3), expected)
+
+
+def check_scores_are_one_per_row(make: MakePool) -> None:
+    pool = trained_pool(make)
+    scores = pool.scores([1, 0], batch_for(pool, seed=56).x, batch_statistics=False)
+    assert scores.shape == (2, 12)
+    assert scores.dtype == np.float64
+    own = batch_for(pool, seed=101, shift=1.0).x
+    assert pool.scores([1], own, batch_statistics=False).mean() < pool.scores([0], own, batch_statistics=False).mean()
+
+
+def check_single_rows_ignore_their_neighbours(make: MakePool) -> None:
+    pool = trained_pool(make)
+    x, others = batch_for(pool, seed=57).x, batch_for(pool, seed=58, shift=5.0).x
+    mixed = torch.cat([x[:1], others])
+    for expert in range(2):
+        together = pool.scores([expert], x, batch_statistics=False)[0, 0]
+        for rows in (x[:1], mixed):
+            alone = pool.scores([expert], rows, batch_statistics=False)[0, 0]
+            np.testing.assert_allclose(alone, together, rtol=1e-4)
+            torch.testing.assert_close(pool.logits(expert, rows)[0], pool.logits(expert, x)[0], rtol=1e-4, atol=1e-4)
+
+
+def check_single_row_batches_work(make: MakePool) -> None:
+    pool = trained_pool(make)
+    one = batch_for(pool, seed=59, rows=1)
+    assert np.isfinite(pool.loss(0, one, step=9))
+    assert np.isfinite(pool.train(0, one, step=9))
+    assert np.isfinite(pool.scores([0, 1], one.x, batch_statistics=True)).all()
+
+
+CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from hge.answer import Answerer
+from hge.config import LearnerConfig, OptimiserConfig, ScoreConfig
+from hge.data.scenarios import SCENARIOS, Scenario, Task
+from hge.keys import Keys
+from hge.learner import Learner
+from hge.nets import AUTOENCODERS, NETS
+from hge.pool import EagerPool, PoolSpec
+
+NEVER = 10**6
+
+
+def learned(
+    config: LearnerConfig, score: str = "subspace", epochs: int = 15, batches_after_last_creation: int | None = None
+) -> tuple[Learner, Scenario]:
+    keys = Keys(0)
+    scenario = SCENARIOS["split-digits"].build(5, keys)
+    spec = PoolSpec(
+        scenario.shape,
+        scenario.classes,
+        NETS["mlp"],
+        AUTOENCODERS["mlp"],
+        ScoreConfig(score),  # type: ignore[arg-type]
+        OptimiserConfig(),
+    )
+    learner = Learner(config, EagerPool(spec, keys, torch.device("cpu")), keys, lambda event: None)
+    for _, batch in scenario.stream(32, epochs, keys):
+        learner.learn(batch)
+        newest = learner.experts[-1]
+        if newest.id == 4 and newest.batches_trained - 19 == batches_after_last_creation:
+            break
+    return learner, scenario
+
+
+def accuracy(learner: Learner, tasks: Sequence[Task]) -> float:
+    answerer = Answerer(learner)
+    x = torch.cat([task.test.x for task in tasks])
+    y = torch.cat([task.test.y for task in tasks]).numpy()
+    answers = answerer.probabilities(x, answerer.route(x, "sample"), outputs=10)
+    return 100 * float((answers.argmax(axis=1) == y).mean())
+
+
+@pytest.mark.parametrize(("score", "least"), [("subspace", 93), ("autoencoder", 80)])
+def test_newcomers_that_were_never_promoted_answer(score: str, least: float) -> None:
+    """Reading 12 of docs/paper.md: without this, five correct experts give 20 %."""
+    learner, scenario = learned(LearnerConfig(promotion_window=NEVER), score)
+    assert len(learner.experts) == 5
+    assert len(learner.newcomers) == 4
+    assert accuracy(learner, scenario.tasks) > least
+    learner.config = replace(learner.config, newcomers_answer=False)
+    assert accuracy(learner, scenario.tasks) < 25
+
+
+def test_newcomer_answers_without_spoiling_the_others() -> None:
+    """Stopped soon after the last expert was created: its task is answered, and the others hardly lose."""
+    learner, scenario = learned(LearnerConfig(), batches_after_last_creation=20)
+    assert list(learner.newcomers) == [4]
+    others, last = scenario.tasks[:4], scenario.tasks[4:]
+    with_newcomer = accuracy(learner, others), accuracy(learner, last)
+    learner.config = replace(learner.config, newcomers_answer=False)
+    without = accuracy(learner, others), accuracy(learner, last)
+    assert with_newcomer[0] > without[0] - 2
+    assert without[1] == 0
+    assert with_newcomer[1] > 90
+
+
+def test_without_newcomers_the_option_changes_nothing() -> None:
+    learner, scenario = learned(LearnerConfig())
+    x = scenario.tasks[2].test.x
+    on = Answerer(learner).route(x, "sample")
+    learner.config = replace(learner.config, newcomers_answer=False)
+    off = Answerer(learner).route(x, "sample")
+    np.testing.assert_array_equal(on.expert, off.expert)
+    np.testing.assert_array_equal(on.scores, off.scores)
+
+
+@pytest.mark.parametrize("window", [50, NEVER])
+def test_row_is_answered_alike_alone_in_a_pure_and_in_a_mixed_batch(window: int) -> None:
+    learner, scenario = learned(LearnerConfig(promotion_window=window), epochs=8)
+    answerer = Answerer(learner)
+    pure = scenario.tasks[1].test.x
+    mixed = torch.cat([pure[:1], scenario.tasks[3].test.x, scenario.tasks[0].test.x])
+    results = []
+    for rows in (pure[:1], pure, mixed):
+        routes = answerer.route(rows, "sample")
+        results.append((int(routes.expert[0]), answerer.probabilities(rows, routes, scenario.classes)[0]))
+    assert len({expert for expert, _ in results}) == 1
+    for _, probabilities in results:
+        np.testing.assert_allclose(probabilities, results[0][1], atol=1e-5)
+
+
+def test_large_inputs_are_cut_into_parts_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner, scenario = learned(LearnerConfig(), epochs=8)
+    x = torch.cat([task.test.x for task in scenario.tasks])
+    answerer = Answerer(learner)
+    whole = answerer.route(x, "sample")
+    expected = answerer.probabilities(x, whole, scenario.classes)
+    monkeypatch.setattr("hge.answer.ROWS_AT_ONCE", 7)
+    parts = answerer.route(x, "sample")
+    np.testing.assert_array_equal(parts.expert, whole.expert)
+    np.testing.assert_allclose(answerer.probabilities(x, parts, scenario.classes), expected, atol=1e-5)
+
+
+def test_confidence_is_a_probability_that_falls_with_doubt() -> None:
+    learner, scenario = learned(LearnerConfig())
+    answerer, x = Answerer(learner), torch.cat([task.test.x for task in scenario.tasks])
+    confidence = answerer.confidence(answerer.route(x, "sample"), "sample")
+    assert ((confidence > 0) & (confidence <= 1)).all()
+    between = (scenario.tasks[0].test.x[:50] + scenario.tasks[1].test.x[:50]) / 2
+    doubtful = answerer.confidence(answerer.route(between, "sample"), "sample")
+    assert doubtful.mean() < confidence.mean()
+
+
+def test_batch_routing_chooses_one_expert() -> None:
+    learner, scenario = learned(LearnerConfig(), epochs=8)
+    routes = Answerer(learner).route(scenario.tasks[3].test.x, "batch")
+    assert routes.expert.shape == (1,)
+    assert routes.queried.tolist() == [5]

@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
+from sklearn.model_selection import cross_val_score
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from torch import Tensor, nn
+
+from hge import GatedExperts
+from hge.events import ExpertCreated
+
+EXEMPT = {
+    "check_methods_subset_invariance": "asks for 1e-7; float32 products differ in the last bits with the number of rows"
+}
+
+
+@parametrize_with_checks([GatedExperts()], expected_failed_checks=lambda estimator: EXEMPT)
+@pytest.mark.filterwarnings("ignore")
+def test_scikit_learn_conformance(estimator: GatedExperts, check: Callable[[Any], None]) -> None:
+    check(estimator)
+
+
+def digits(low: bool | None = None) -> tuple[Any, Any]:
+    X, y = load_digits(return_X_y=True)
+    keep = np.ones(len(y), bool) if low is None else (y < 5) == low
+    return (X[keep] / 16).astype(np.float32), y[keep]
+
+
+def two_tasks(epochs: int = 12, **parameters: Any) -> GatedExperts:
+    model = GatedExperts(**parameters)
+    for low in (True, False):
+        for _ in range(epochs):
+            model.partial_fit(*digits(low))
+    return model
+
+
+def test_learns_two_tasks_without_being_told() -> None:
+    model = two_tasks()
+    X, y = digits()
+    assert model.n_experts_ == 2
+    assert [e.promoted for e in model.experts_] == [True, True]
+    assert model.tree_.experts == [0, 1]
+    assert [type(e) for e in model.events_].count(ExpertCreated) == 1
+    assert model.score(X, y) > 0.95
+    experts, confidence = model.predict_expert(X)
+    assert (experts == (y >= 5)).mean() > 0.95
+    assert ((confidence > 0) & (confidence <= 1)).all()
+
+
+def test_labels_may_be_strings_and_inputs_tensors() -> None:
+    X, y = digits(low=True)
+    names = np.array(["zero", "one", "two", "three", "four"])[y]
+    model = GatedExperts(epochs=8).fit(torch.from_numpy(X), names)
+    assert model.classes_.tolist() == ["four", "one", "three", "two", "zero"]
+    assert (model.predict(torch.from_numpy(X)) == names).mean() > 0.95
+    numbers = GatedExperts(epochs=8).fit(X, torch.from_numpy(y))
+    np.testing.assert_array_equal(numbers.predict(X), y[[np.flatnonzero(names == n)[0] for n in model.predict(X)]])
+
+
+def test_giving_classes_changes_no_decision() -> None:
+    with_classes, without = GatedExperts(), GatedExperts()
+    for low in (False, True):
+        X, y = digits(low)
+        for _ in range(4):
+            with_classes.partial_fit(X, y, classes=np.arange(10))
+            without.partial_fit(X, y)
+    assert with_classes.events_ == without.events_
+    X, _ = digits()
+    np.testing.assert_array_equal(with_classes.predict_proba(X), without.predict_proba(X))
+
+
+def test_classes_that_have_not_come_have_probability_zero() -> None:
+    X, y = digits(low=True)
+    model = GatedExperts().partial_fit(X, y, classes=range(10))
+    probabilities = model.predict_proba(X)
+    assert probabilities.shape == (len(X), 10)
+    np.testing.assert_allclose(probabilities[:, :5].sum(axis=1), 1)
+    assert (probabilities[:, 5:] == 0).all()
+
+
+def test_rows_short_of_a_batch_wait() -> None:
+    X, y = digits(low=True)
+    model = GatedExperts(batch_size=32).partial_fit(X[:20], y[:20])
+    with pytest.raises(NotFittedError, match="20 rows wait for a batch of 32"):
+        model.predict(X)
+    model.partial_fit(X[20:40], y[20:40])
+    assert model.experts_[0].batches_trained == 1
+    before = model.predict_proba(X)
+    model.flush()
+    assert model.experts_[0].batches_trained == 2
+    assert not np.array_equal(before, model.predict_proba(X))
+    model.flush()
+    assert model.experts_[0].batches_trained == 2
+
+
+def test_how_rows_are_cut_into_calls_does_not_matter() -> None:
+    X, y = digits()
+    whole = GatedExperts().partial_fit(X, y).flush()
+    pieces = GatedExperts()
+    for start in range(0, len(X), 13):
+        pieces.partial_fit(X[start : start + 13], y[start : start + 13])
+    pieces.flush()
+    np.testing.assert_array_equal(whole.predict_proba(X), pieces.predict_proba(X))
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 5000])
+def test_any_batch_size(batch_size: int) -> None:
+    X, y = digits(low=True)
+    model = GatedExperts(batch_size=batch_size, epochs=2, lr=0.01).fit(X[:100], y[:100])
+    assert model.predict(X[:1]).shape == (1,)
+    assert np.isfinite(model.predict_proba(X)).all()
+
+
+def test_batch_routing_sends_all_rows_to_one_expert() -> None:
+    model = two_tasks()
+    model.set_params(routing="batch")
+    X, y = digits(low=False)
+    experts, confidence = model.predict_expert(X)
+    assert set(experts.tolist()) == {1}
+    assert len(confidence) == len(X)
+    assert model.score(X, y) > 0.95
+
+
+def test_fit_forgets_and_the_same_seed_gives_the_same_model() -> None:
+    X, y = digits(low=True)
+    model = two_tasks(epochs=4)
+    model.fit(X, y)
+    fresh = clone(model).fit(X, y)
+    np.testing.assert_array_equal(model.predict_proba(X), fresh.predict_proba(X))
+    assert model.classes_.tolist() == list(range(5))
+    other = clone(model).set_params(random_state=1).fit(X, y)
+    assert not np.array_equal(model.predict_proba(X), other.predict_proba(X))
+
+
+def test_survives_pickling_and_goes_on() -> None:
+    X, y = digits()
+    model = GatedExperts().partial_fit(X[:900], y[:900])
+    copy = pickle.loads(pickle.dumps(model))
+    for m in (model, copy):
+        m.partial_fit(X[900:], y[900:])
+    np.testing.assert_array_equal(model.predict_proba(X), copy.predict_proba(X))
+
+
+def test_works_in_scikit_learns_tools() -> None:
+    X, y = digits(low=True)
+    assert cross_val_score(GatedExperts(epochs=15), X, y, cv=3).mean() > 0.9
+
+
+class OwnAutoencoder(nn.Module):
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.down, self.up = nn.Linear(shape[0], 6), nn.Linear(3, shape[0])
+
+    def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_variance = self.down(x).chunk(2, dim=1)
+        return mean, log_variance
+
+    def decode(self, z: Tensor) -> Tensor:
+        out: Tensor = self.up(z)
+        return out
+
+
+def own_net(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(shape[0], 50), nn.BatchNorm1d(50), nn.Tanh(), nn.Linear(50, outputs))
+
+
+def test_users_networks() -> None:
+    X, y = digits(low=True)
+    model = GatedExperts(net=own_net, gate_score="autoencoder", autoencoder=OwnAutoencoder, epochs=5).fit(X, y)
+    assert model.score(X, y) > 0.9
+    images = GatedExperts(net="resnet18", gate_score="autoencoder", autoencoder="conv", epochs=1, lr=0.01)
+    images.fit(X[:64].reshape(-1, 1, 8, 8), y[:64])
+    assert images.predict(X[:3].reshape(-1, 1, 8, 8)).shape == (3,)
+
+
+def too_few_outputs(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    return nn.Linear(shape[0], 2)
+
+
+BAD_ROWS: dict[str, tuple[Callable[[Any, Any], tuple[Any, Any]], str]] = {
+    "NaN": (lambda X, y: (np.where(X > 0.9, np.nan, X), y), "Input X contains NaN"),
+    "infinity": (lambda X, y: (np.where(X > 0.9, np.inf, X), y), "Input X contains infinity"),
+    "feature count": (lambda X, y: (X[:, :60], y), "X has 60 features, but GatedExperts is expecting 64"),
+    "shape": (lambda X, y: (X.reshape(-1, 64, 1), y), r"X: got rows of shape \(64, 1\), expected \(64,\)"),
+    "one dimension": (lambda X, y: (X[:, 0], y), "Expected 2D array, got 1D array"),
+    "dtype": (lambda X, y: (np.full(X.shape, "a"), y), "could not convert string to float|dtype='numeric'"),
+    "complex": (lambda X, y: (X + 1j, y), "Complex data not supported"),
+    "length of y": (lambda X, y: (X, y[:-1]), r"y: got \d+ labels for \d+ rows of X, expected one label per row"),
+    "empty": (lambda X, y: (X[:0], y[:0]), r"Found array with 0 sample\(s\)"),
+    "no labels": (lambda X, y: (X, None), "y cannot be None|requires y to be passed"),
+    "real-valued labels": (lambda X, y: (X, y + 0.5), "Unknown label type"),
+    "NaN label": (lambda X, y: (X, np.where(y == 1, np.nan, y)), "Input y contains NaN"),
+    "label outside classes": (lambda X, y: (X, y + 10), r"y: got labels \[10, 11, .*expected only those in classes"),
+    "text labels": (lambda X, y: (X, y.astype(str)), "y: got labels of type <U.*expected int64"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ROWS)
+@pytest.mark.filterwarnings("ignore")
+def test_bad_rows_are_named_and_change_nothing(case: str) -> None:
+    spoil, message = BAD_ROWS[case]
+    X, y = digits(low=True)
+    model, spared = (GatedExperts().partial_fit(X[:50], y[:50], classes=range(10)) for _ in range(2))
+    with pytest.raises(ValueError, match=message):
+        model.partial_fit(*spoil(X, y))
+    for m in (model, spared):
+        m.partial_fit(X[50:], y[50:])
+    np.testing.assert_array_equal(model.predict_proba(X), spared.predict_proba(X))
+    assert model.events_ == spared.events_
+
+
+@pytest.mark.parametrize("case", ["NaN", "infinity", "feature count", "shape", "empty"])
+def test_bad_rows_to_predict_are_named(case: str) -> None:
+    spoil, message = BAD_ROWS[case]
+    X, y = digits(low=True)
+    model = GatedExperts().partial_fit(X, y)
+    with pytest.raises(ValueError, match=message):
+        model.predict(spoil(X, y)[0])
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"net": "transformer"}, "net: got 'transformer', expected a factory or one of mlp"),
+        ({"net": "resnet18"}, r"resnet18: got inputs of shape \(64,\)"),
+        ({"net": too_few_outputs}, r"net: got logits of shape \(1, 2\) for one row, expected \(1, 64\)"),
+        ({"gate_score": "oracle"}, "name: got 'oracle', expected 'subspace' or 'autoencoder'"),
+        ({"batch_size": 0}, "batch_size: got 0, expected a whole number, at least 1"),
+        ({"batch_size": 2.5}, "batch_size: got 2.5"),
+        ({"class_capacity": 3}, "y: got class number 5, expected at most 3; set class_capacity higher"),
+        ({"epsilon": "high"}, "epsilon: got 'high', expected a number"),
+        ({"lr": -1}, "lr: got -1, expected a number above 0"),
+        ({"device": "toaster"}, "device: got 'toaster'"),
+        ({"epochs": 0}, "epochs: got 0"),
+    ],
+)
+def test_bad_parameters_are_named_and_the_old_model_stays(parameters: dict[str, Any], message: str) -> None:
+    X, y = digits(low=True)
+    model = GatedExperts(epochs=1).fit(X, y)
+    before = model.predict_proba(X)
+    good = {name: model.get_params()[name] for name in parameters}
+    model.set_params(**parameters)
+    with pytest.raises(ValueError, match=message):
+        model.fit(X, y)
+    model.set_params(**good)
+    np.testing.assert_array_equal(model.predict_proba(X), before)
+
+
+def test_failed_first_call_leaves_an_unfitted_model() -> None:
+    X, y = digits(low=True)
+    model = GatedExperts(class_capacity=3)
+    with pytest.raises(ValueError, match="class_capacity"):
+        model.partial_fit(X, y)
+    assert not [name for name in vars(model) if name.endswith("_")]
+    for call in (lambda: model.predict(X), lambda: model.predict_expert(X), model.flush, lambda: model.experts_):
+        with pytest.raises(NotFittedError, match="has seen no rows yet"):
+            call()
+    model.set_params(class_capacity=5).partial_fit(X, y)
+    with pytest.raises(ValueError, match="got class number 10, expected at most 5"):
+        model.partial_fit(*digits(low=False))
+
+
+def test_other_classes_later_are_an_error() -> None:
+    X, y = digits(low=True)
+    model = GatedExperts().partial_fit(X, y, classes=range(10))
+    model.partial_fit(X, y, classes=range(10))
+    with pytest.raises(ValueError, match="classes: got others than in the first call"):
+        model.partial_fit(X, y, classes=range(9))
+    with pytest.raises(ValueError, match="classes: got none"):
+        GatedExperts().partial_fit(X, y, classes=[])

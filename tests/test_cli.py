@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+RESULT_KEYS = {
+    "accuracy_sample",
+    "accuracy_batch",
+    "gate_accuracy_sample",
+    "gate_accuracy_batch",
+    "experts",
+    "experts_unpromoted",
+    "experts_queried_batch",
+    "experts_queried_sample",
+    "switches_found",
+    "switches_missed",
+    "switches_false",
+    "switch_delay",
+    "samples_per_second",
+    "protocol",
+}
+PROTOCOL_KEYS = {"scenario", "method", "score", "routing", "batch_size", "epochs", "seed", "commit", "versions"}
+
+
+def hge(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"COLUMNS": "120", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "hge", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=environment, timeout=120, check=False)
+
+
+def test_run_writes_its_files(tmp_path: Path) -> None:
+    done = hge(
+        *("run", "permuted-digits", "--tasks", "2", "--epochs-scale", "0.2", "--seed", "3", "--out", "here"),
+        *("--score", "autoencoder", "--set", "learner.epsilon=5", "--routing", "batch"),
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    folder = tmp_path / "here"
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["learner"]["epsilon"], config["score"]["name"], config["epochs"]) == (5.0, "autoencoder", 4)
+    result = json.loads((folder / "result.json").read_text())
+    assert result.keys() >= RESULT_KEYS
+    assert result["protocol"].keys() >= PROTOCOL_KEYS
+    assert (result["protocol"]["seed"], result["protocol"]["routing"]) == (3, "batch")
+    assert result["experts"] == 2
+    trace = (folder / "trace.csv").read_text().splitlines()
+    assert len(trace) == 1 + result["batches"] == 1 + 2 * 4 * 45
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    assert "expert_created" in {event["event"] for event in events}
+    html = (folder / "report.html").read_text()
+    assert not re.search(r"""(src|href)=["']?(https?:)?//""", html), "the report needs nothing from outside"
+    assert "Expert 1 was created" in html
+    again = hge("report", "here", cwd=tmp_path)
+    assert again.returncode == 0
+    assert (folder / "report.html").read_text() == html
+
+
+def test_demo_shows_a_table_and_writes_a_report(tmp_path: Path) -> None:
+    started = time.monotonic()
+    done = hge("demo", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - started < 60
+    for text in ("single samples", "batches of 32", "gate accuracy", "switches missed", "delay", "report.html"):
+        assert text in done.stdout
+    assert (tmp_path / "runs/demo/report.html").stat().st_size > 50_000
+
+
+def test_scenarios_are_listed(tmp_path: Path) -> None:
+    done = hge("scenarios", cwd=tmp_path)
+    assert all(name in done.stdout for name in ("split-digits", "permuted-digits", "recurring-digits"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "nowhere"], "scenario: got 'nowhere', expected one of split-digits, permuted-digits"),
+        (["run"], "Missing argument"),
+        (["run", "split-digits", "--what"], "No such option"),
+        (["run", "split-digits", "--seed", "x"], "Invalid value for '--seed'"),
+        (["run", "split-digits", "--seed", "-1"], "seed: got -1, expected 0 or more"),
+        (["run", "split-digits", "--method", "tea"], "method: got 'tea', expected one of ge, ge-no-review"),
+        (["run", "split-digits", "--recipe", "tea"], "recipe: got 'tea'"),
+        (["run", "split-digits", "--score", "tea"], "score.name: got 'tea'"),
+        (["run", "split-digits", "--routing", "tea"], "routing: got 'tea', expected 'sample' or 'batch'"),
+        (["run", "split-digits", "--tasks", "6"], "tasks: got 6, expected at most 5 for split-digits"),
+        (["run", "split-digits", "--tasks", "0"], "tasks: got 0, expected at least 1"),
+        (["run", "split-digits", "--epochs-scale", "0"], "epochs_scale: got 0.0"),
+        (["run", "split-digits", "--device", "toaster"], "device: got 'toaster'"),
+        (["run", "split-digits", "--set", "net=tea"], "net: got 'tea', expected one of mlp"),
+        (["run", "split-digits", "--set", "learner.tea=1"], "learner.tea: no such setting"),
+        (["run", "split-digits", "--out", "/dev/null/x"], "/dev/null"),
+        (["report", "nothing"], "no config.json there"),
+        (["brew"], "No such command 'brew'"),
+    ],
+)
+def test_wrong_calls_end_with_one_line_and_exit_code_2(arguments: list[str], message: str, tmp_path: Path) -> None:
+    done = hge(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.startswith("hge: ")
+    assert done.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir()), "nothing was made"
+
+
+def test_help_texts(tmp_path: Path) -> None:
+    for command in ([], ["run"], ["demo"], ["scenarios"], ["report"]):
+        done = hge(*command, "--help", cwd=tmp_path)
+        assert done.returncode == 0
+        assert "Usage" in done.stdout
+
+
+def test_ctrl_c_keeps_what_was_written(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hge", "run", "permuted-digits", "--epochs-scale", "20", "--out", "here"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    events = tmp_path / "here" / "trace.csv"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (events.exists() and events.stat().st_size > 0):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Stopped. The events and the trace so far are in here" in out
+    assert "Traceback" not in err
+    assert events.read_text().splitlines()[-1].count(",") == 6
+    assert not (tmp_path / "here" / "result.json").exists()

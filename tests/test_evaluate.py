@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+
+from hge.evaluate import Ledger, Switches
+from hge.events import ExpertCreated
+from hge.learner import Step
+
+
+def ledger_of(tasks: str, created: dict[int, int], trained: dict[int, int] | None = None) -> Ledger:
+    """A run in which each letter is a batch; `created`: step -> expert; `trained`: step -> expert."""
+    ledger = Ledger()
+    for step, letter in enumerate(tasks):
+        if step in created:
+            ledger.on_event(ExpertCreated(step, created[step], batches=19))
+        pairs = ((step, trained[step]),) if trained and step in trained else ()
+        ledger.observe(ord(letter) - ord("A"), Step(step, 0, 1.0, 2.0, False, 1, pairs))
+    return ledger
+
+
+@pytest.mark.parametrize(
+    ("tasks", "created", "expected"),
+    [
+        ("AAAA", {}, Switches(0, 0, 0, None)),
+        ("AAAABBBB", {6: 1}, Switches(1, 0, 0, 2.0)),
+        ("AAAABBBB", {}, Switches(0, 1, 0, None)),
+        ("AAAABBBB", {2: 1, 6: 2}, Switches(1, 0, 1, 2.0)),  # the first task has an expert already
+        ("AAAABBBB", {5: 1, 6: 2, 7: 3}, Switches(1, 0, 2, 1.0)),
+        ("AABBAABB", {3: 1, 5: 2}, Switches(1, 0, 1, 1.0)),  # A was known
+        ("AABBAABBCC", {3: 1, 7: 2}, Switches(1, 1, 1, 1.0)),  # so was B; C was missed
+    ],
+)
+def test_switches(tasks: str, created: dict[int, int], expected: Switches) -> None:
+    assert ledger_of(tasks, created).switches() == expected
+
+
+def test_expert_belongs_to_a_task_from_a_tenth_of_its_batches_on() -> None:
+    tasks = "A" * 20 + "B" * 20
+    trained = dict.fromkeys(range(20), 0) | {20: 0} | dict.fromkeys(range(21, 40), 1)
+    assert ledger_of(tasks, {}, trained).owners(2) == [{0}, {1}]
+    assert ledger_of(tasks, {}, trained | {21: 0}).owners(2) == [{0}, {0, 1}]
+
+
+def test_older_batches_count_for_the_task_they_came_from() -> None:
+    ledger = Ledger()
+    ledger.observe(0, Step(0, 0, 1.0, 2.0, True, 1, ()))
+    ledger.observe(1, Step(1, 0, 1.0, 2.0, False, 1, ((0, 7), (1, 8))))
+    assert ledger.owners(2) == [{7}, {8}]
+
+
+def test_more_than_five_experts_in_a_task_is_a_runaway() -> None:
+    assert not ledger_of("A" * 9, {step: step for step in range(1, 6)}).runaway
+    assert ledger_of("A" * 9, {step: step for step in range(1, 7)}).runaway
+    assert not ledger_of("AAAAABBBBB", {step: step for step in range(2, 8)}).runaway
+
+
+def test_visits_are_the_runs_of_one_task() -> None:
+    assert ledger_of("AABA", {}).visits() == [
+        {"task": 0, "start": 0, "stop": 2},
+        {"task": 1, "start": 2, "stop": 3},
+        {"task": 0, "start": 3, "stop": 4},
+    ]

@@ -1,0 +1,223 @@
+"""Algorithm 1 on scripted losses and scores: every branch, without a network."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from hge.classifier import GatedExperts
+from hge.config import LearnerConfig
+from hge.events import (
+    BatchSetAside,
+    Event,
+    ExpertChanged,
+    ExpertCreated,
+    ExpertPromoted,
+    LossReviewed,
+    OutlierSettled,
+)
+from hge.gate import FloatArray
+from hge.keys import Keys
+from hge.learner import Learner
+from hge.types import Batch
+
+SMALL = LearnerConfig(recent_capacity=4, promotion_window=3, sticky=False)
+
+
+class ScriptedPool:
+    """Experts without networks. A batch carries its task; an expert's loss is low on tasks it was trained on."""
+
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.learned: list[set[int]] = []
+        self.trained: list[tuple[int, int]] = []
+        self.score_calls: list[tuple[int, ...]] = []
+        self.extra_loss: dict[int, float] = {}
+        """Step -> what is added to the loss of that batch."""
+        self.scores_late = False
+        """The scores of experts other than the first are worthless, as of a fresh autoencoder."""
+
+    def create(self, expert: int) -> None:
+        self.learned.append(set())
+
+    def loss(self, expert: int, batch: Batch, step: int) -> float:
+        task, wobble = int(batch.y[0]), 0.01 * (step % 3)
+        own = not self.learned[expert] or task in self.learned[expert]
+        return (1.0 if own else 50.0) + wobble + self.extra_loss.get(int(batch.x[0]), 0.0)
+
+    def train(self, expert: int, batch: Batch, step: int) -> float:
+        loss = self.loss(expert, batch, step)
+        self.learned[expert].add(int(batch.y[0]))
+        self.trained.append((step, expert))
+        return loss
+
+    def scores(self, experts: Sequence[int], x: torch.Tensor, *, batch_statistics: bool) -> FloatArray:
+        self.score_calls.append(tuple(experts))
+        task = int(x[0]) // 1000  # the scripted input knows its task, as pixels do
+        suits = [float(task not in self.learned[e]) + (9.0 if self.scores_late and e else 0.0) for e in experts]
+        return np.array(suits)[:, None].repeat(len(x), axis=1)
+
+
+def learn(tasks: str, config: LearnerConfig = SMALL, pool: ScriptedPool | None = None) -> tuple[Learner, list[Event]]:
+    """Learn a stream in which each letter is a batch of that task."""
+    events: list[Event] = []
+    learner = Learner(config, pool or ScriptedPool(), Keys(0), events.append)  # type: ignore[arg-type]
+    for step, letter in enumerate(tasks):
+        task = ord(letter) - ord("A")
+        learner.learn(Batch(torch.tensor([float(1000 * task + step)]), torch.tensor([task])))
+    return learner, events
+
+
+def of_kind(events: list[Event], kind: type[Event]) -> list[Event]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+def test_one_task_needs_one_expert() -> None:
+    learner, events = learn("A" * 50)
+    assert len(learner.experts) == 1
+    assert events == []
+
+
+def test_new_task_is_set_aside_reviewed_and_given_an_expert() -> None:
+    learner, events = learn("AAAAAA" + "BBB")
+    assert [type(e) for e in events] == [BatchSetAside] * 3 + [LossReviewed, ExpertCreated, ExpertChanged]
+    review, created = of_kind(events, LossReviewed)[0], of_kind(events, ExpertCreated)[0]
+    assert isinstance(review, LossReviewed)
+    assert review.new_task
+    assert review.z_score > 20
+    assert created == ExpertCreated(step=8, expert=1, batches=3)
+    assert learner.pool.trained[-3:] == [(6, 1), (7, 1), (8, 1)]  # type: ignore[attr-defined]
+    assert len(learner.recent) == 0
+    assert list(learner.newcomers) == [1]
+
+
+def test_newcomer_takes_its_batches_and_is_promoted_when_its_window_is_full() -> None:
+    learner, events = learn("AAAAAA" + "BBB" + "BB")
+    assert not of_kind(events, ExpertPromoted), "batches used at creation do not count"
+    learner, events = learn("AAAAAA" + "BBB" + "BBB")
+    assert of_kind(events, ExpertPromoted) == [ExpertPromoted(step=11, expert=1, rate=1.0, parent=0)]
+    assert learner.tree.experts == [0, 1]
+    assert learner.newcomers == {}
+
+
+def test_newcomer_with_a_worse_score_stays_on_probation_but_learns() -> None:
+    pool = ScriptedPool()
+    pool.scores_late = True
+    learner, events = learn("AAAAAA" + "BBB" + "B" * 40, pool=pool)
+    assert not of_kind(events, ExpertPromoted)
+    assert len(learner.experts) == 2
+    assert learner.experts[1].batches_trained == 43
+
+
+def test_outlier_goes_to_the_expert_of_the_batch_before_it() -> None:
+    pool = ScriptedPool()
+    pool.extra_loss = {5: 30.0}
+    learner, events = learn("A" * 12, pool=pool)
+    assert of_kind(events, BatchSetAside) == [BatchSetAside(5, 0, pytest.approx(31.02), pytest.approx(1.06, abs=0.1))]
+    assert of_kind(events, OutlierSettled) == [OutlierSettled(step=8, outlier=5, expert=0)]
+    assert sorted(pool.trained) == [(step, 0) for step in range(12)]
+    assert len(learner.experts) == 1
+
+
+def test_outlier_of_an_old_task_does_not_go_to_the_expert_in_use_now() -> None:
+    pool = ScriptedPool()
+    both = "AAAAAA" + "BBBBBB"
+    pool.extra_loss = {1000 + len(both): 90.0}  # the last batch of B before A returns
+    _, events = learn(both + "B" + "AAAAAA", pool=pool)
+    assert of_kind(events, OutlierSettled) == [OutlierSettled(step=15, outlier=12, expert=1)]
+    assert (12, 1) in pool.trained
+
+
+def test_unstable_training_is_recognised_as_the_same_task() -> None:
+    """Scenario 3 of Section 3.1: the loss of everything has risen, replay included."""
+    pool = ScriptedPool()
+    learner, events = learn("A" * 8, pool=pool)
+    pool.extra_loss = dict.fromkeys(range(40), 5.0)
+    for step in range(8, 12):
+        learner.learn(Batch(torch.tensor([float(step)]), torch.tensor([0])))
+    review = of_kind(events, LossReviewed)[0]
+    assert isinstance(review, LossReviewed)
+    assert not review.new_task
+    assert len(learner.experts) == 1
+    assert sorted(pool.trained) == [(step, 0) for step in range(12)]
+
+
+def test_without_review_the_same_instability_creates_an_expert() -> None:
+    pool = ScriptedPool()
+    learner, events = learn("A" * 8, replace(SMALL, review=False), pool)
+    pool.extra_loss = dict.fromkeys(range(40), 5.0)
+    for step in range(8, 11):
+        learner.learn(Batch(torch.tensor([float(step)]), torch.tensor([0])))
+    assert len(learner.experts) == 2
+    assert not of_kind(events, LossReviewed)
+
+
+def test_recurring_tasks_go_back_to_their_experts() -> None:
+    learner, events = learn("AAAAAA" + "BBBBBB" + "AAAA" + "BBBB" + "A")
+    assert len(learner.experts) == 2
+    changes = [(e.previous, e.expert) for e in of_kind(events, ExpertChanged) if isinstance(e, ExpertChanged)]
+    assert changes == [(0, 1), (1, 0), (0, 1), (1, 0)]
+    assert len(of_kind(events, BatchSetAside)) == 3
+
+
+def test_of_several_accepting_newcomers_the_lowest_loss_wins() -> None:
+    pool = ScriptedPool()
+    pool.scores_late = True  # nobody is promoted
+    learner, _ = learn("AAAAAA" + "BBB" + "BBBB" + "CCC" + "BBBB" + "CCCC", pool=pool)
+    assert len(learner.experts) == 3
+    assert learner.experts[1].batches_trained == 11
+    assert learner.experts[2].batches_trained == 7
+
+
+def test_sticky_does_not_ask_the_gate_while_the_last_expert_accepts() -> None:
+    literal, sticky = ScriptedPool(), ScriptedPool()
+    stream = "AAAAAA" + "BBBBBB" + "B" * 20 + "A" * 20
+    _, literal_events = learn(stream, SMALL, literal)
+    _, sticky_events = learn(stream, replace(SMALL, sticky=True), sticky)
+    assert literal_events == sticky_events
+    assert literal.trained == sticky.trained
+    assert len(literal.score_calls) > len(stream)
+    # A's first six batches, B's steady state and A's return but for its first batch cost nothing.
+    assert len(sticky.score_calls) < 20
+
+
+def test_sticky_does_not_hold_on_to_a_newcomer() -> None:
+    pool = ScriptedPool()
+    learner, _ = learn("AAAAAA" + "BBB" + "BB", replace(SMALL, sticky=True), pool)
+    assert list(learner.newcomers) == [1]
+    assert pool.score_calls[-2:] == [(0,), (1, 0)], "the gate chose, then the scores were compared"
+
+
+def test_step_says_what_became_of_each_batch() -> None:
+    events: list[Event] = []
+    learner = Learner(SMALL, ScriptedPool(), Keys(0), events.append)  # type: ignore[arg-type]
+    steps = []
+    for step, task in enumerate([0] * 6 + [1] * 4):
+        steps.append(learner.learn(Batch(torch.tensor([1000.0 * task + step]), torch.tensor([task]))))
+    assert [s.set_aside for s in steps] == [False] * 6 + [True] * 3 + [False]
+    assert [s.expert for s in steps] == [0] * 9 + [1]
+    assert [s.queried for s in steps] == [1] * 10
+    assert [pair for s in steps for pair in s.trained] == [
+        *((step, 0) for step in range(6)),
+        *((step, 1) for step in range(6, 10)),
+    ]
+    assert steps[6].loss > steps[6].bound
+
+
+def test_loss_that_is_not_a_number_is_set_aside() -> None:
+    pool = ScriptedPool()
+    pool.extra_loss = {5: float("nan")}
+    _, events = learn("A" * 6, pool=pool)
+    assert len(of_kind(events, BatchSetAside)) == 1
+
+
+@pytest.mark.parametrize("cls", [Learner, GatedExperts])
+def test_no_argument_can_carry_a_task(cls: type) -> None:
+    for name, method in inspect.getmembers(cls, inspect.isfunction):
+        assert not [p for p in inspect.signature(method).parameters if "task" in p], name

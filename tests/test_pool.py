@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from hge.config import OptimiserConfig, ScoreConfig
+from hge.keys import Keys
+from hge.nets import AUTOENCODERS, MLP, NETS, Shape
+from hge.pool import EagerPool, PoolSpec, resolve_device
+from pool_checks import CHECKS, MakePool, batch_for
+
+
+def with_dropout(shape: Shape, outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Dropout(0.5), MLP(shape, outputs))
+
+
+SPECS = {
+    "mlp, subspace": PoolSpec((6,), 3, NETS["mlp"], AUTOENCODERS["mlp"], ScoreConfig("subspace"), OptimiserConfig()),
+    "mlp, autoencoder": PoolSpec(
+        (6,),
+        3,
+        NETS["mlp"],
+        AUTOENCODERS["mlp"],
+        ScoreConfig("autoencoder", kl_weight="elbo"),
+        OptimiserConfig(),
+    ),
+    "dropout, subspace": PoolSpec(
+        (6,), 3, with_dropout, AUTOENCODERS["mlp"], ScoreConfig("subspace"), OptimiserConfig("adam", lr=1e-2)
+    ),
+    "resnet18, conv autoencoder": PoolSpec(
+        (3, 8, 8),
+        3,
+        NETS["resnet18"],
+        AUTOENCODERS["conv"],
+        ScoreConfig("autoencoder"),
+        OptimiserConfig(lr=1e-3),
+    ),
+}
+
+
+@pytest.fixture(params=SPECS, ids=SPECS)
+def make_pool(request: pytest.FixtureRequest) -> MakePool:
+    return lambda: EagerPool(SPECS[request.param], Keys(seed=3), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])
+def test_contract(check: Callable[[MakePool], None], make_pool: MakePool) -> None:
+    check(make_pool)
+
+
+def test_eval_mode_would_give_another_loss() -> None:
+    """Why a look uses batch statistics: right after creation the running ones are far off."""
+    pool = EagerPool(SPECS["resnet18, conv autoencoder"], Keys(seed=3), torch.device("cpu"))
+    pool.create(0)
+    batch = batch_for(pool, seed=1, shift=4.0)
+    in_eval_mode = nn.functional.cross_entropy(pool.logits(0, batch.x), batch.y).item()
+    looked, trained = pool.loss(0, batch, step=0), pool.train(0, batch, step=0)
+    assert abs(looked - trained) < 1e-4 < 0.01 < abs(in_eval_mode - trained)
+
+
+def test_unusable_device_is_named() -> None:
+    assert resolve_device("cpu") == "cpu"
+    with pytest.raises(ValueError, match="device: got 'toaster'"):
+        resolve_device("toaster")

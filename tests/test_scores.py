@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import load_digits
+from sklearn.decomposition import PCA
+
+from hge.config import OptimiserConfig, ScoreConfig
+from hge.nets import AUTOENCODERS, ConvVAE
+from hge.scores import build_score
+from hge.scores.autoencoder import AutoencoderScore
+from hge.scores.subspace import SubspaceScore
+
+NO_NOISE = torch.Generator()
+
+
+def digits() -> torch.Tensor:
+    return torch.from_numpy((load_digits().data / 16).astype(np.float32))
+
+
+def learned(x: torch.Tensor, batch_size: int = 32, components: int = 16) -> SubspaceScore:
+    score = SubspaceScore(tuple(x.shape[1:]), components)
+    for part in x.split(batch_size):
+        score.learn(part, NO_NOISE)
+    score._refresh()  # what the stream holds at the end, not at the last power of 1.2
+    return score
+
+
+def test_subspace_agrees_with_scikit_learns_probabilistic_pca() -> None:
+    x = digits()
+    theirs = -PCA(16).fit(x).score_samples(x) - 64 / 2 * np.log(2 * np.pi)
+    ours = learned(x).score(x, batch_statistics=False).numpy()
+    assert np.corrcoef(ours, theirs)[0, 1] > 0.999
+    np.testing.assert_allclose(ours.mean(), theirs.mean(), atol=1.0)
+
+
+def test_subspace_of_a_stream_is_that_of_the_whole() -> None:
+    x = digits()
+    once, streamed = learned(x, batch_size=len(x)), learned(x, batch_size=7)
+    torch.testing.assert_close(once.mean, streamed.mean, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(once.covariance, streamed.covariance, atol=1e-5, rtol=1e-4)
+    a, b = (s.score(x, batch_statistics=False) for s in (once, streamed))
+    assert torch.corrcoef(torch.stack([a, b]))[0, 1] > 0.9999
+    torch.testing.assert_close(a, b, atol=0.5, rtol=1e-2)
+
+
+def test_subspace_is_safe_far_from_the_origin() -> None:
+    x = digits()
+    near, far = learned(x), learned(x + 1000)
+    a, b = near.score(x, batch_statistics=False), far.score(x + 1000, batch_statistics=False)
+    assert torch.corrcoef(torch.stack([a, b]))[0, 1] > 0.99
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    rows=st.integers(1, 40),
+    inputs=st.integers(1, 9),
+    scale=st.sampled_from([0.0, 1e-6, 1.0, 1e6]),
+    seed=st.integers(0, 9),
+)
+def test_subspace_scores_are_finite_whatever_comes(rows: int, inputs: int, scale: float, seed: int) -> None:
+    x = scale * torch.randn(rows, inputs, generator=torch.Generator().manual_seed(seed))
+    score = SubspaceScore((inputs,))
+    for part in x.split(5):
+        score.learn(part, NO_NOISE)
+        assert torch.isfinite(score.score(x, batch_statistics=False)).all()
+        assert torch.isfinite(score.score(x + 1e3, batch_statistics=False)).all()
+
+
+def test_subspace_state_does_not_grow() -> None:
+    def size(score: SubspaceScore) -> int:
+        return sum(tensor.numel() for tensor in score.state_dict().values())
+
+    score = SubspaceScore((20,))
+    empty = size(score)
+    for step in range(50):
+        score.learn(torch.randn(16, 20, generator=torch.Generator().manual_seed(step)), NO_NOISE)
+    assert size(score) == empty
+
+
+def test_subspace_does_not_stop_learning_after_a_long_stream() -> None:
+    """Running averages neither overflow nor freeze before the counts of a long life."""
+    score = SubspaceScore((4,))
+    score.rows.fill_(10**9)
+    score.learn(torch.ones(10**5, 4), NO_NOISE)
+    assert torch.isfinite(score.covariance).all()
+    assert (score.mean > 0).all()
+
+
+def autoencoder(config: ScoreConfig, optimiser: OptimiserConfig | None = None, net: str = "mlp") -> AutoencoderScore:
+    torch.manual_seed(0)
+    shape = (64,) if net == "mlp" else (3, 32, 32)
+    score = build_score(config, optimiser or OptimiserConfig(), AUTOENCODERS[net], shape)
+    assert isinstance(score, AutoencoderScore)
+    return score
+
+
+def test_autoencoder_score_is_deterministic_and_falls_with_training() -> None:
+    x = digits()[:256]
+    score = autoencoder(ScoreConfig("autoencoder", kl_weight="elbo"), OptimiserConfig("adam", lr=1e-3))
+    before = score.score(x, batch_statistics=False)
+    torch.testing.assert_close(before, score.score(x, batch_statistics=False), rtol=0, atol=0)
+    for step in range(100):
+        score.learn(x, torch.Generator().manual_seed(step))
+    assert score.score(x, batch_statistics=False).mean() < before.mean()
+
+
+def test_kl_weight_and_the_plain_autoencoder() -> None:
+    x = digits()[:8]
+    full, elbo, plain = (
+        autoencoder(config)
+        for config in (
+            ScoreConfig("autoencoder"),
+            ScoreConfig("autoencoder", kl_weight="elbo"),
+            ScoreConfig("autoencoder", variational=False),
+        )
+    )
+    assert full.kl_weight == 1.0
+    assert elbo.kl_weight == pytest.approx(1 / 64)
+    error = plain.score(x, batch_statistics=False)
+    kl = full.score(x, batch_statistics=False) - error
+    torch.testing.assert_close(elbo.score(x, batch_statistics=False), error + kl / 64)
+    noise = torch.Generator().manual_seed(1)
+    state = noise.get_state()
+    plain.learn(x, noise)
+    assert torch.equal(noise.get_state(), state), "the ablation draws no noise"
+
+
+@pytest.mark.parametrize("optimiser", [OptimiserConfig("sgd", lr=0.01), OptimiserConfig("adam", lr=1e-3)])
+def test_convolutional_vae_does_not_diverge(optimiser: OptimiserConfig) -> None:
+    """Reading 7 of docs/paper.md: with stock initialisation it is at 1e17 within three steps."""
+    score = autoencoder(ScoreConfig("autoencoder"), optimiser, net="conv")
+    x = torch.rand(32, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    for step in range(8):
+        score.learn(x, torch.Generator().manual_seed(step))
+        value = score.score(x, batch_statistics=True).mean()
+        assert torch.isfinite(value)
+        assert value < 1e4
+
+
+def test_log_variance_is_bounded() -> None:
+    net = ConvVAE((1, 4, 4)).eval()
+    torch.nn.init.constant_(net.log_variance.bias, 1e6)
+    assert net.encode(torch.rand(2, 1, 4, 4))[1].abs().max() <= 6

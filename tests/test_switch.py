@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hge.switch import LossStats, RecentBuffer, RecentEntry, z_score
+
+losses = st.lists(st.floats(0, 1e6), min_size=1, max_size=60)
+
+
+@given(losses)
+def test_mean_stays_among_the_losses_and_the_bound_above_the_mean(values: list[float]) -> None:
+    stats = LossStats()
+    for value in values:
+        stats.update(value)
+    assert min(values) - 1e-6 <= stats.mean <= max(values) + 1e-6
+    assert stats.deviation >= 0
+    assert stats.bound(4) >= stats.mean
+
+
+@given(losses)
+def test_stats_follow_the_papers_recursion(values: list[float]) -> None:
+    stats, mean, deviation = LossStats(alpha=0.9), 0.0, 0.0
+    for n, value in enumerate(values, start=1):
+        stats.update(value)
+        if n == 1:
+            mean = value
+            continue
+        deviation = abs(value - mean) if n == 2 else 0.9 * deviation + 0.1 * abs(value - mean)
+        mean = 0.9 * mean + 0.1 * value
+    np.testing.assert_allclose([stats.mean, stats.deviation], [mean, deviation], rtol=1e-9, atol=1e-6)
+
+
+def test_no_bound_before_two_losses() -> None:
+    stats = LossStats()
+    assert stats.bound(4) == inf
+    stats.update(1.0)
+    assert stats.bound(4) == inf
+    stats.update(1.5)
+    assert stats.bound(4) == pytest.approx(1.05 + 4 * 0.5)
+
+
+def test_signed_deviation_lets_the_bound_sink_below_a_falling_loss() -> None:
+    """Reading 2 of docs/paper.md: the formula as printed refuses the expert's own data."""
+    signed, absolute = LossStats(signed=True), LossStats()
+    for n in range(30):
+        signed.update(3 * 0.9**n)
+        absolute.update(3 * 0.9**n)
+    next_loss = 3 * 0.9**30
+    assert signed.bound(4) < next_loss < absolute.bound(4)
+
+
+def test_recent_buffer_remembers_the_expert_before_the_oldest_batch() -> None:
+    recent = RecentBuffer[str](capacity=3)
+    for step, expert in enumerate((4, None, 5)):
+        recent.append(RecentEntry(step, "batch", expert))
+    assert recent.full
+    assert not recent.all_high_loss
+    recent.popleft()
+    assert recent.previous_expert == 4
+    with pytest.raises(AssertionError, match="only after an expert was trained"):
+        recent.popleft()
+
+
+@given(st.lists(st.floats(0, 100), min_size=2, max_size=10), st.floats(0, 100))
+def test_z_score_is_zero_for_the_same_mean_and_grows_with_distance(replay: list[float], distance: float) -> None:
+    mean = float(np.mean(replay))
+    assert z_score(replay, [mean]) == pytest.approx(0, abs=1e-3)
+    assert z_score(replay, [mean + 2 * distance]) >= z_score(replay, [mean + distance]) - 1e-3
+
+
+def test_z_score_of_equal_losses_is_finite() -> None:
+    assert np.isfinite(z_score([1.0, 1.0], [2.0]))
+    assert z_score([1.0, 1.0], [2.0]) > 1e6

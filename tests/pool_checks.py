@@ -129,4 +129,17 @@ def check_single_row_batches_work(make: MakePool) -> None:
     assert np.isfinite(pool.scores([0, 1], one.x, batch_statistics=True)).all()
 
 
+def check_numbers_that_are_none_do_no_harm(make: MakePool) -> None:
+    pool = trained_pool(make)
+    before = fingerprint(pool)
+    bad = batch_for(pool, seed=60)
+    bad.x[0] = float("nan")
+    assert np.isnan(pool.train(0, bad, step=9))
+    assert_same(before, fingerprint(pool))
+    scores = pool.scores([0, 1], bad.x, batch_statistics=False)
+    assert np.isfinite(scores).all()
+    assert (scores[:, 0] > scores[:, 1:].max()).all()
+    assert pool.logits(0, bad.x).isfinite().all()
+
+
 CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]

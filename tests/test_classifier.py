@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import Tensor, nn
 
 from hge import GatedExperts
-from hge.events import ExpertCreated
+from hge.events import ExpertCreated, UpdateSkipped
 
 EXEMPT = {
     "check_methods_subset_invariance": "asks for 1e-7; float32 products differ in the last bits with the number of rows"
@@ -199,6 +200,10 @@ BAD_ROWS: dict[str, tuple[Callable[[Any, Any], tuple[Any, Any]], str]] = {
     "real-valued labels": (lambda X, y: (X, y + 0.5), "Unknown label type"),
     "NaN label": (lambda X, y: (X, np.where(y == 1, np.nan, y)), "Input y contains NaN"),
     "label outside classes": (lambda X, y: (X, y + 10), r"y: got labels \[10, 11, .*expected only those in classes"),
+    "huge value": (lambda X, y: (X * 1e30, y), r"X: got a value of magnitude 1e\+30, expected at most 1e\+15"),
+    "sparse tensor": (lambda X, y: (torch.from_numpy(X).to_sparse(), y), "X: got a sparse tensor"),
+    "no rows of labels": (lambda X, y: (X, np.array(3)), "y should be a 1d array"),
+    "dates": (lambda X, y: (X, y.astype("datetime64[D]")), "y: got labels of type datetime64"),
     "text labels": (lambda X, y: (X, y.astype(str)), "y: got labels of type <U.*expected int64"),
 }
 
@@ -229,10 +234,10 @@ def test_bad_rows_to_predict_are_named(case: str) -> None:
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"net": "transformer"}, "net: got 'transformer', expected a factory or one of mlp"),
+        ({"net": "transformer"}, "net: got 'transformer', expected one of mlp"),
         ({"net": "resnet18"}, r"resnet18: got inputs of shape \(64,\)"),
         ({"net": too_few_outputs}, r"net: got logits of shape \(1, 2\) for one row, expected \(1, 64\)"),
-        ({"gate_score": "oracle"}, "name: got 'oracle', expected 'subspace' or 'autoencoder'"),
+        ({"gate_score": "oracle"}, "gate_score: got 'oracle', expected one of subspace, autoencoder"),
         ({"batch_size": 0}, "batch_size: got 0, expected a whole number, at least 1"),
         ({"batch_size": 2.5}, "batch_size: got 2.5"),
         ({"class_capacity": 3}, "y: got class number 5, expected at most 3; set class_capacity higher"),
@@ -240,6 +245,15 @@ def test_bad_rows_to_predict_are_named(case: str) -> None:
         ({"lr": -1}, "lr: got -1, expected a number above 0"),
         ({"device": "toaster"}, "device: got 'toaster'"),
         ({"epochs": 0}, "epochs: got 0"),
+        ({"optimiser": "rms"}, "optimiser: got 'rms', expected one of sgd, adam"),
+        ({"class_capacity": "a"}, "class_capacity: got 'a'"),
+        ({"net": nn.Linear(64, 64)}, "net: got Linear, expected a factory"),
+        ({"net": lambda shape: None}, "net: TypeError"),
+        ({"net": lambda shape, outputs: 3}, "net: got int from the factory, expected an nn.Module"),
+        ({"gate_score": "autoencoder", "autoencoder": own_net}, "autoencoder: TypeError"),
+        ({"random_state": 1.5}, "random_state: got 1.5"),
+        ({"epsilon": 10**400}, "epsilon: got 1000"),
+        ({"promotion_window": 10**20}, "promotion_window: got 1000"),
     ],
 )
 def test_bad_parameters_are_named_and_the_old_model_stays(parameters: dict[str, Any], message: str) -> None:
@@ -272,7 +286,110 @@ def test_other_classes_later_are_an_error() -> None:
     X, y = digits(low=True)
     model = GatedExperts().partial_fit(X, y, classes=range(10))
     model.partial_fit(X, y, classes=range(10))
-    with pytest.raises(ValueError, match="classes: got others than in the first call"):
+    with pytest.raises(ValueError, match="classes: got others than those known so far"):
         model.partial_fit(X, y, classes=range(9))
     with pytest.raises(ValueError, match="classes: got none"):
         GatedExperts().partial_fit(X, y, classes=[])
+
+
+def test_batch_size_may_change_but_not_to_nonsense() -> None:
+    X, y = digits(low=True)
+    model, spared = (GatedExperts().partial_fit(X[:50], y[:50]) for _ in range(2))
+    model.set_params(batch_size=-3)
+    with pytest.raises(ValueError, match="batch_size: got -3"):
+        model.partial_fit(*digits(low=False))
+    model.set_params(batch_size=32).partial_fit(X[50:], y[50:])
+    spared.partial_fit(X[50:], y[50:])
+    np.testing.assert_array_equal(model.predict_proba(X), spared.predict_proba(X))
+
+
+def test_labels_are_told_apart_exactly() -> None:
+    X, y = digits(low=True)
+    keep = y < 3
+    large = np.array([2**60, 2**60 + 1, 2**60 + 2], dtype=np.uint64)[y[keep]]
+    model = GatedExperts(epochs=8).fit(X[keep], large)
+    assert model.score(X[keep], large) > 0.95
+    np.testing.assert_allclose(model.predict_proba(X[keep]).sum(axis=1), 1)
+    with pytest.raises(ValueError, match="y: got labels of type float64 that cannot be told apart"):
+        model.partial_fit(X[keep], large.astype(float))
+
+
+def test_copies_are_independent() -> None:
+    model = two_tasks(epochs=1)
+    before = model.events_
+    copy = deepcopy(model)
+    for _ in range(4):
+        copy.partial_fit(*digits(low=False))
+    assert model.events_ == before
+    assert len(copy.events_) > len(before)
+
+
+def test_memory_does_not_hold_on_to_whole_calls() -> None:
+    rows = np.random.default_rng(0).random((5000, 64), dtype=np.float32)
+    model = GatedExperts(epochs=3).fit(rows, np.arange(5000) % 3)
+    assert len(pickle.dumps(model)) < rows.nbytes
+
+
+def test_callers_memory_and_its_layout_do_not_matter() -> None:
+    X, y = digits(low=True)
+    plain = GatedExperts().partial_fit(X, y)
+    frozen, changing = X.copy(), X.copy()
+    frozen.flags.writeable = False
+    mutated = GatedExperts()
+    for start in range(0, len(X), 100):
+        part = changing[start : start + 100]
+        mutated.partial_fit(part, y[start : start + 100])
+        part[:] = 9.0
+    for model in (GatedExperts().partial_fit(X[::-1][::-1], y), GatedExperts().partial_fit(frozen, y), mutated):
+        np.testing.assert_array_equal(plain.predict_proba(frozen), model.predict_proba(X[::-1])[::-1])
+
+
+def test_interrupted_call_loses_and_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = digits(low=True)
+    model = GatedExperts().partial_fit(X[:40], y[:40])
+    learn, learned = model._learner.learn, []
+
+    def interrupted(batch: Any) -> Any:
+        if len(learned) == 2:
+            raise KeyboardInterrupt
+        learned.append(len(batch))
+        return learn(batch)
+
+    monkeypatch.setattr(model._learner, "learn", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.partial_fit(X[40:300], y[40:300])
+    monkeypatch.undo()
+    assert len(model._waiting) == 300 - 32 - 2 * 32 - 32
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_learns_whatever_grad_mode_the_caller_is_in(mode: Callable[[], Any]) -> None:
+    X, y = digits(low=True)
+    with mode():
+        model = GatedExperts().partial_fit(X, y)
+    np.testing.assert_array_equal(model.predict_proba(X), GatedExperts().partial_fit(X, y).predict_proba(X))
+
+
+def test_diverging_training_is_told_and_gives_no_nan() -> None:
+    X, y = digits(low=True)
+    model = GatedExperts(lr=1e6)
+    for _ in range(4):
+        model.partial_fit(X, y)
+    assert np.isfinite(model.predict_proba(X)).all()
+    assert UpdateSkipped in {type(event) for event in model.events_}
+
+
+def test_broad_newcomer_does_not_take_an_old_task() -> None:
+    """Rows that suit the newcomer even better than its own suit their old expert better still."""
+    X, y = digits(low=True)
+    narrow = 0.4 + 0.2 * X
+    noise = np.random.default_rng(0).random((640, 64), dtype=np.float32)
+    model = GatedExperts()
+    for _ in range(12):
+        model.partial_fit(narrow, y)
+    before = model.score(narrow, y)
+    for _ in range(2):
+        model.partial_fit(noise, 5 + (noise[:, 0] > 0.5))
+    assert [e.promoted for e in model.experts_] == [True, False]
+    assert model.score(narrow, y) > before - 0.01
+    assert (model.predict_expert(noise)[0] == 1).mean() > 0.99

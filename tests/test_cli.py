@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from hge.recipes import build_config
+from hge.run import run
+
 RESULT_KEYS = {
     "accuracy_sample",
     "accuracy_batch",
@@ -98,6 +101,9 @@ def test_scenarios_are_listed(tmp_path: Path) -> None:
         (["run", "split-digits", "--set", "net=tea"], "net: got 'tea', expected one of mlp"),
         (["run", "split-digits", "--set", "learner.tea=1"], "learner.tea: no such setting"),
         (["run", "split-digits", "--out", "/dev/null/x"], "/dev/null"),
+        (["run", "split-digits", "--set", "device=toaster"], "device: got 'toaster'"),
+        (["run", "split-digits", "--set", "net=resnet18"], "resnet18: got inputs of shape (64,)"),
+        (["run", "split-digits", "--epochs-scale", "1e308"], "epochs_scale: got 1e+308"),
         (["report", "nothing"], "no config.json there"),
         (["brew"], "No such command 'brew'"),
     ],
@@ -132,3 +138,29 @@ def test_ctrl_c_keeps_what_was_written(tmp_path: Path) -> None:
     assert "Traceback" not in err
     assert events.read_text().splitlines()[-1].count(",") == 6
     assert not (tmp_path / "here" / "result.json").exists()
+
+
+def test_diverging_run_still_reports(tmp_path: Path) -> None:
+    options = ("--tasks", "2", "--epochs-scale", "0.2", "--set", "optimiser.lr=1000000", "--out", "here")
+    done = hge("run", "split-digits", *options, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "here" / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("config.json", "[]"),
+        ("result.json", "{"),
+        ("events.jsonl", "{}\n"),
+        ("trace.csv", "step\n"),
+        ("trace.csv", "a\n1,2\n"),
+    ],
+)
+def test_damaged_run_is_named(file: str, text: str, tmp_path: Path) -> None:
+    run(build_config("split-digits", epochs_scale=0.03), tmp_path)
+    (tmp_path / file).write_text(text)
+    done = hge("report", ".", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"hge: {file}: damaged")
+    assert done.stderr.count("\n") == 1

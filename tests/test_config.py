@@ -46,6 +46,12 @@ def test_set(assignment: str, path: tuple[str, ...], value: object) -> None:
         ("score.name=oracle", "score.name: got 'oracle', expected 'subspace' or 'autoencoder'"),
         ("score.kl_weight=much", "score.kl_weight: got 'much', expected a number or 'elbo'"),
         ("optimiser.lr=nan", "optimiser.lr: got 'nan', expected a number"),
+        ("learner.epsilon=1e400", "learner.epsilon: got '1e400', expected a number"),
+        ("learner.promotion_window=100000000000000000000", "learner.promotion_window: got"),
+        ("method=ge-no-review", "method: not a setting"),
+        ("recipe=paper", "recipe: not a setting"),
+        ("", "expected key=value"),
+        ("=3", ": no such setting"),
     ],
 )
 def test_set_says_what_is_wrong(assignment: str, message: str) -> None:
@@ -81,6 +87,8 @@ def test_paper_recipe_is_the_papers(scenario: str) -> None:
     assert not learner.sticky
     assert not learner.newcomers_answer
     assert not learner.signed_deviation
+    assert not learner.review_newcomers
+    assert optimiser.clip_norm == 0  # the convolutional autoencoder alone needs it
     assert (optimiser.name, optimiser.lr, optimiser.momentum, optimiser.weight_decay) == ("sgd", 0.01, 0.9, 1e-4)
     assert (config.score.name, config.score.kl_weight, config.score.variational) == ("autoencoder", 1, True)
 

@@ -1,20 +1,26 @@
 from __future__ import annotations
 
-import pytest
+from types import SimpleNamespace
 
-from hge.evaluate import Ledger, Switches
+import numpy as np
+import pytest
+import torch
+
+from hge.data.scenarios import Task
+from hge.evaluate import Ledger, Switches, evaluate
 from hge.events import ExpertCreated
+from hge.gate import Routes
 from hge.learner import Step
+from hge.types import Batch
 
 
 def ledger_of(tasks: str, created: dict[int, int], trained: dict[int, int] | None = None) -> Ledger:
     """A run in which each letter is a batch; `created`: step -> expert; `trained`: step -> expert."""
     ledger = Ledger()
     for step, letter in enumerate(tasks):
-        if step in created:
-            ledger.on_event(ExpertCreated(step, created[step], batches=19))
+        events = [ExpertCreated(step, created[step], batches=19)] if step in created else []
         pairs = ((step, trained[step]),) if trained and step in trained else ()
-        ledger.observe(ord(letter) - ord("A"), Step(step, 0, 1.0, 2.0, False, 1, pairs))
+        ledger.observe(ord(letter) - ord("A"), Step(step, 0, 1.0, 2.0, False, 1, pairs), events)
     return ledger
 
 
@@ -27,6 +33,7 @@ def ledger_of(tasks: str, created: dict[int, int], trained: dict[int, int] | Non
         ("AAAABBBB", {2: 1, 6: 2}, Switches(1, 0, 1, 2.0)),  # the first task has an expert already
         ("AAAABBBB", {5: 1, 6: 2, 7: 3}, Switches(1, 0, 2, 1.0)),
         ("AABBAABB", {3: 1, 5: 2}, Switches(1, 0, 1, 1.0)),  # A was known
+        ("AABBAABB", {7: 1}, Switches(1, 0, 0, 5.0)),  # found at its second visit
         ("AABBAABBCC", {3: 1, 7: 2}, Switches(1, 1, 1, 1.0)),  # so was B; C was missed
     ],
 )
@@ -43,8 +50,8 @@ def test_expert_belongs_to_a_task_from_a_tenth_of_its_batches_on() -> None:
 
 def test_older_batches_count_for_the_task_they_came_from() -> None:
     ledger = Ledger()
-    ledger.observe(0, Step(0, 0, 1.0, 2.0, True, 1, ()))
-    ledger.observe(1, Step(1, 0, 1.0, 2.0, False, 1, ((0, 7), (1, 8))))
+    ledger.observe(0, Step(0, 0, 1.0, 2.0, True, 1, ()), [])
+    ledger.observe(1, Step(1, 0, 1.0, 2.0, False, 1, ((0, 7), (1, 8))), [])
     assert ledger.owners(2) == [{7}, {8}]
 
 
@@ -60,3 +67,39 @@ def test_visits_are_the_runs_of_one_task() -> None:
         {"task": 1, "start": 2, "stop": 3},
         {"task": 0, "start": 3, "stop": 4},
     ]
+
+
+class FixedAnswers:
+    """Sends every group to expert 1 of 3 and answers class 0."""
+
+    def __init__(self) -> None:
+        self.groups: list[int] = []
+        self.learner = SimpleNamespace(experts=(0, 1, 2))
+
+    def route(self, x: torch.Tensor, routing: str) -> Routes:
+        self.groups.append(len(x))
+        groups = len(x) if routing == "sample" else 1
+        scores = np.full((3, groups), np.inf)
+        scores[:2] = 0.0
+        return Routes(np.ones(groups, np.int64), np.zeros(groups, np.int64), scores)
+
+    def probabilities(self, x: torch.Tensor, routes: Routes, outputs: int) -> np.ndarray:
+        return np.eye(outputs)[np.zeros(len(x), np.int64)]
+
+
+def task_with(labels: list[int]) -> Task:
+    rows = Batch(torch.zeros(len(labels), 2), torch.tensor(labels))
+    return Task(rows, rows, "task")
+
+
+@pytest.mark.parametrize(("routing", "groups"), [("sample", [10, 4]), ("batch", [4, 4, 2, 4])])
+def test_figures_are_means_over_tasks(routing: str, groups: list[int]) -> None:
+    """Tasks of 10 and 4 rows count alike; the last partial batch is a batch."""
+    answers = FixedAnswers()
+    tasks = [task_with([0] * 5 + [1] * 5), task_with([0, 0, 0, 1])]
+    figures = evaluate(answers, tasks, [{0}, {1, 2}], 2, routing, batch_size=4)  # type: ignore[arg-type]
+    assert answers.groups == groups
+    assert figures.accuracy == pytest.approx((50 + 75) / 2)
+    assert figures.gate_accuracy == pytest.approx((0 + 100) / 2)
+    assert figures.experts_queried == 2
+    assert figures.routed.tolist() == [[0, 100, 0], [0, 100, 0]]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from hge.gate import ROOT, FloatArray, Tree
+from hge.gate import ROOT, FloatArray, IntArray, Tree
 
 score_tables = st.integers(1, 8).flatmap(
     lambda experts: st.integers(1, 6).flatmap(
@@ -25,6 +25,22 @@ def trees(draw: st.DrawFn, experts: int) -> Tree:
     return tree
 
 
+class Asked:
+    """A score matrix that remembers who was asked about what."""
+
+    def __init__(self, scores: FloatArray) -> None:
+        self.scores = scores
+        self.times = np.zeros(scores.shape, dtype=int)
+
+    def __call__(self, ids: list[int], groups: IntArray) -> FloatArray:
+        self.times[np.ix_(ids, groups)] += 1
+        return self.scores[np.ix_(ids, groups)]
+
+    @property
+    def at_most_once(self) -> bool:
+        return bool((self.times <= 1).all())
+
+
 def walk(tree: Tree, score: FloatArray) -> tuple[int, int, int]:
     """Algorithm 2 for one group, to the letter but for advancing n: (expert, node, experts queried)."""
     node, best, queried = ROOT, None, set()
@@ -42,7 +58,7 @@ def test_flat_tree_selects_the_lowest_score(scores: FloatArray) -> None:
     tree = Tree()
     for expert in range(len(scores)):
         tree.add(expert)
-    routes = tree.select(lambda ids: scores[list(ids)])
+    routes = tree.select(lambda ids, groups: scores[np.ix_(ids, groups)], scores.shape[1])
     np.testing.assert_array_equal(routes.expert, scores.argmin(axis=0))
     np.testing.assert_array_equal(routes.queried, len(scores))
 
@@ -50,29 +66,51 @@ def test_flat_tree_selects_the_lowest_score(scores: FloatArray) -> None:
 @given(st.data(), score_tables)
 def test_all_groups_walk_as_each_would_alone(data: st.DataObject, scores: FloatArray) -> None:
     tree = data.draw(trees(len(scores)))
-    asked: list[int] = []
-
-    def score(ids: list[int]) -> FloatArray:
-        asked.extend(ids)
-        return scores[list(ids)]
-
-    routes = tree.select(score)  # type: ignore[arg-type]
+    asked = Asked(scores)
+    routes = tree.select(asked, scores.shape[1])
     expected = [walk(tree, column) for column in scores.T]
     found = zip(routes.expert.tolist(), routes.node.tolist(), routes.queried.tolist(), strict=True)
     assert list(found) == expected
-    assert len(asked) == len(set(asked)), "each expert is asked once"
+    assert asked.at_most_once
     assert (routes.queried <= len(scores)).all()
 
 
-def test_scores_that_are_not_numbers_suit_nobody() -> None:
+@given(st.data(), score_tables)
+def test_search_that_nobody_settles_is_the_flat_gate(data: st.DataObject, scores: FloatArray) -> None:
+    tree, asked = data.draw(trees(len(scores))), Asked(scores)
+    routes = tree.search(asked, scores.shape[1], settle={})
+    np.testing.assert_array_equal(scores[routes.expert, np.arange(scores.shape[1])], scores.min(axis=0))
+    np.testing.assert_array_equal(routes.queried, len(scores))
+    assert asked.at_most_once
+
+
+@given(st.data(), score_tables, st.lists(st.floats(-100, 100), min_size=8, max_size=8))
+def test_search_ends_at_an_expert_that_knows_its_own_or_at_the_best(
+    data: st.DataObject, scores: FloatArray, settle: list[float]
+) -> None:
+    tree, asked = data.draw(trees(len(scores))), Asked(scores)
+    routes = tree.search(asked, scores.shape[1], dict(enumerate(settle)))
+    for group, (expert, node) in enumerate(zip(routes.expert, routes.node, strict=True)):
+        assert tree.nodes[node].expert == expert
+        known = scores[:, group] <= np.array(settle[: len(scores)])
+        if known.any():
+            assert known[expert]
+        else:
+            assert scores[expert, group] == scores[:, group].min()
+            assert routes.queried[group] == len(scores)
+    assert asked.at_most_once
+
+
+def test_search_asks_the_most_promising_place_first() -> None:
+    """Root: 0, 1. Below 0: 2. Below 1: 3. A group of expert 3, to which 1 is nearer than 0, never meets 2."""
     tree = Tree()
-    for expert in range(3):
-        tree.add(expert)
-    scores = np.array([[np.nan], [5.0], [np.inf]])
-    routes = tree.select(lambda ids: scores[list(ids)])
-    assert routes.expert.tolist() == [1]
-    only = tree.select(lambda ids: np.full((len(ids), 1), np.nan))
-    assert only.expert.tolist() == [0]
+    first, second = tree.add(0), tree.add(1)
+    tree.add(2, parent=first)
+    tree.add(3, parent=second)
+    scores = np.array([[5.0, 4.0], [4.0, 5.0], [9.0, 9.0], [0.0, 0.0]])
+    routes = tree.search(lambda ids, groups: scores[np.ix_(ids, groups)], 2, settle=dict.fromkeys(range(4), 1.0))
+    assert routes.expert.tolist() == [3, 3]
+    assert routes.queried.tolist() == [3, 4]
 
 
 def test_path_leads_from_the_root_to_the_node() -> None:

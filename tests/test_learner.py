@@ -20,10 +20,12 @@ from hge.events import (
     ExpertPromoted,
     LossReviewed,
     OutlierSettled,
+    UpdateSkipped,
 )
 from hge.gate import FloatArray
 from hge.keys import Keys
 from hge.learner import Learner
+from hge.promotion import Probation
 from hge.types import Batch
 
 SMALL = LearnerConfig(recent_capacity=4, promotion_window=3, sticky=False)
@@ -40,25 +42,36 @@ class ScriptedPool:
         self.score_calls: list[tuple[int, ...]] = []
         self.extra_loss: dict[int, float] = {}
         """Step -> what is added to the loss of that batch."""
+        self.expert_loss: dict[int, float] = {}
+        """Expert -> what is added to its losses."""
         self.scores_late = False
         """The scores of experts other than the first are worthless, as of a fresh autoencoder."""
+        self.learned_scores = True
+        """False: every score is the same."""
+        self.calls: list[str] = []
 
     def create(self, expert: int) -> None:
         self.learned.append(set())
+        self.calls.append("create")
 
     def loss(self, expert: int, batch: Batch, step: int) -> float:
         task, wobble = int(batch.y[0]), 0.01 * (step % 3)
         own = not self.learned[expert] or task in self.learned[expert]
-        return (1.0 if own else 50.0) + wobble + self.extra_loss.get(int(batch.x[0]), 0.0)
+        extra = self.extra_loss.get(int(batch.x[0]), 0.0) + self.expert_loss.get(expert, 0.0)
+        return (1.0 if own else 50.0) + wobble + extra
 
     def train(self, expert: int, batch: Batch, step: int) -> float:
         loss = self.loss(expert, batch, step)
         self.learned[expert].add(int(batch.y[0]))
         self.trained.append((step, expert))
+        self.calls.append(f"train {expert}")
         return loss
 
     def scores(self, experts: Sequence[int], x: torch.Tensor, *, batch_statistics: bool) -> FloatArray:
         self.score_calls.append(tuple(experts))
+        self.calls += [f"scores {expert}" for expert in experts]
+        if not self.learned_scores:
+            return np.zeros((len(experts), len(x)))
         task = int(x[0]) // 1000  # the scripted input knows its task, as pixels do
         suits = [float(task not in self.learned[e]) + (9.0 if self.scores_late and e else 0.0) for e in experts]
         return np.array(suits)[:, None].repeat(len(x), axis=1)
@@ -170,9 +183,83 @@ def test_of_several_accepting_newcomers_the_lowest_loss_wins() -> None:
     pool = ScriptedPool()
     pool.scores_late = True  # nobody is promoted
     learner, _ = learn("AAAAAA" + "BBB" + "BBBB" + "CCC" + "BBBB" + "CCCC", pool=pool)
-    assert len(learner.experts) == 3
-    assert learner.experts[1].batches_trained == 11
-    assert learner.experts[2].batches_trained == 7
+    assert [e.batches_trained for e in learner.experts] == [6, 11, 7]
+    pool.learned[1].add(2)  # now both newcomers know C
+    pool.expert_loss = {1: 0.02}  # and both are within their bounds, the second one better
+    learner.learn(Batch(torch.tensor([2099.0]), torch.tensor([2])))
+    assert [e.batches_trained for e in learner.experts] == [6, 11, 8]
+
+
+def test_scores_are_compared_before_the_newcomer_trains() -> None:
+    pool = ScriptedPool()
+    learner, _ = learn("AAAAAA" + "BBB" + "B", pool=pool)
+    at_creation = len(pool.calls) - 1 - pool.calls[::-1].index("create")
+    later = pool.calls[at_creation:]
+    assert later.index("scores 1") < len(later) - 1 - later[::-1].index("train 1")
+    assert later[-1] == "train 1"
+    assert learner.newcomers[1].rate == 1.0
+
+
+def test_an_equal_score_is_not_a_lower_one_and_half_is_not_more_than_half() -> None:
+    probation = Probation(window=4)
+    for lower in (True, True, False, False):
+        probation.record(lower)
+    assert not probation.passed(0.5)
+    pool = ScriptedPool()
+    pool.learned_scores = False  # all scores are equal
+    _, events = learn("AAAAAA" + "BBB" + "B" * 10, pool=pool)
+    assert not of_kind(events, ExpertPromoted)
+
+
+def test_review_asks_the_expert_that_the_oldest_batch_is_sent_to() -> None:
+    """R holds C, C, B: the oldest is nearest to expert 2, the newest to expert 1."""
+    pool = ScriptedPool()
+    learner, events = learn("AAAAAA" + "BBBBBB" + "CCCCCC", pool=pool)
+    assert learner.tree.experts == [0, 1, 2]
+    pool.extra_loss = {2018: 90.0, 2019: 90.0, 1020: 90.0}
+    events.clear()
+    for step, task in ((18, 2), (19, 2), (20, 1)):
+        learner.learn(Batch(torch.tensor([1000.0 * task + step]), torch.tensor([task])))
+    reviews = [e.expert for e in of_kind(events, LossReviewed) if isinstance(e, LossReviewed)]
+    assert reviews == [2]
+
+
+def test_newcomer_whose_training_becomes_unstable_is_reviewed_too() -> None:
+    """The paper asks promoted experts only, and would create a second expert for the newcomer's task."""
+    for review_newcomers, experts in ((True, 2), (False, 3)):
+        pool = ScriptedPool()
+        pool.scores_late = True  # never promoted
+        learner, _ = learn("AAAAAA" + "BBB" + "BBBB", replace(SMALL, review_newcomers=review_newcomers), pool)
+        pool.expert_loss = {1: 7.0}  # the loss of everything has risen on expert 1
+        for step in range(13, 18):
+            learner.learn(Batch(torch.tensor([1000.0 + step]), torch.tensor([1])))
+        assert len(learner.experts) == experts
+
+
+def test_next_task_right_after_a_review_costs_one_wrong_batch() -> None:
+    """R is empty then, and when it is full of the new task, its oldest batch is settled as an outlier."""
+    for between, wrong in (("", True), ("B", False)):
+        pool = ScriptedPool()
+        learn("AAAAAA" + "BBB" + between + "CCCC", pool=pool)
+        assert ((9 + len(between), 1) in pool.trained) == wrong
+
+
+def test_update_that_is_not_a_number_is_skipped_and_told() -> None:
+    pool = ScriptedPool()
+    pool.extra_loss = {4: float("nan")}
+    learner, events = learn("A" * 12, pool=pool)
+    assert of_kind(events, UpdateSkipped) == [UpdateSkipped(step=7, expert=0, batch=4)]
+    assert np.isfinite(learner.experts[0].losses.mean)
+    assert learner.experts[0].batches_trained == 11
+    assert 4 not in [kept.step for kept in learner.experts[0].replay.kept]
+
+
+def test_replay_is_a_reservoir_of_all_that_was_trained() -> None:
+    learner, _ = learn("A" * 400)
+    steps = [kept.step for kept in learner.experts[0].replay.kept]
+    assert len(steps) == 10
+    assert max(steps) > 200
+    assert np.mean(steps) == pytest.approx(200, abs=120)
 
 
 def test_sticky_does_not_ask_the_gate_while_the_last_expert_accepts() -> None:
@@ -191,7 +278,7 @@ def test_sticky_does_not_hold_on_to_a_newcomer() -> None:
     pool = ScriptedPool()
     learner, _ = learn("AAAAAA" + "BBB" + "BB", replace(SMALL, sticky=True), pool)
     assert list(learner.newcomers) == [1]
-    assert pool.score_calls[-2:] == [(0,), (1, 0)], "the gate chose, then the scores were compared"
+    assert pool.score_calls[-2:] == [(0,), (1,)], "the gate chose, then the scores were compared"
 
 
 def test_step_says_what_became_of_each_batch() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -59,6 +60,39 @@ def test_eval_mode_would_give_another_loss() -> None:
     in_eval_mode = nn.functional.cross_entropy(pool.logits(0, batch.x), batch.y).item()
     looked, trained = pool.loss(0, batch, step=0), pool.train(0, batch, step=0)
     assert abs(looked - trained) < 1e-4 < 0.01 < abs(in_eval_mode - trained)
+
+
+class Remembering(nn.Module):
+    """A user's layer with a buffer of its own that training changes."""
+
+    def __init__(self, shape: Shape, outputs: int) -> None:
+        super().__init__()
+        self.net = MLP(shape, outputs)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.seen += len(x)
+        out: torch.Tensor = self.net(x)
+        return out
+
+
+def test_a_look_leaves_all_buffers_alone() -> None:
+    spec = replace(SPECS["mlp, subspace"], net=Remembering)
+    pool = EagerPool(spec, Keys(seed=3), torch.device("cpu"))
+    pool.create(0)
+    pool.loss(0, batch_for(pool, seed=1), step=0)
+    assert pool.members[0].net.seen == 0
+    pool.train(0, batch_for(pool, seed=1), step=0)
+    assert pool.members[0].net.seen == 12
+
+
+def test_factory_must_make_a_new_module_each_time() -> None:
+    same = MLP((6,), 3)
+    pool = EagerPool(replace(SPECS["mlp, subspace"], net=lambda shape, outputs: same), Keys(3), torch.device("cpu"))
+    pool.create(0)
+    with pytest.raises(ValueError, match="net: got the same module from the factory twice"):
+        pool.create(1)
 
 
 def test_unusable_device_is_named() -> None:

@@ -38,7 +38,7 @@ def test_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     for file in ("events.jsonl", "trace.csv", "config.json"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
     for result in results:
-        del result["samples_per_second"]
+        del result["samples_per_second"], result["protocol"]
     assert results[0] == results[1]
     run(replace(config, seed=1), tmp_path / "c")
     assert (tmp_path / "c" / "events.jsonl").read_bytes() != (tmp_path / "a" / "events.jsonl").read_bytes()
@@ -48,6 +48,8 @@ def test_signed_deviation_runs_away(tmp_path: Path) -> None:
     """Reading 2 of docs/paper.md: the deviation as printed, without review, breeds experts within one task."""
     literal = override(build_config("split-digits", "ge-no-review"), "learner.signed_deviation=true")
     assert run(literal, tmp_path / "signed")["dnf"]
+    reviewed = override(build_config("split-digits"), "learner.signed_deviation=true")
+    assert run(reviewed, tmp_path / "reviewed")["dnf"], "the review does not save it"
     absolute = run(build_config("split-digits", "ge-no-review"), tmp_path / "absolute")
     assert not absolute["dnf"]
     assert absolute["experts"] == 5

@@ -54,6 +54,25 @@ def test_subspace_is_safe_far_from_the_origin() -> None:
     assert torch.corrcoef(torch.stack([a, b]))[0, 1] > 0.99
 
 
+def test_subspace_finds_its_directions_behind_constant_inputs() -> None:
+    """An image's border: the first inputs never vary, and unit vectors would never leave them."""
+    x = torch.cat([torch.full((1797, 100), 0.3), digits()], dim=1)
+    score = learned(x)
+    exact = torch.linalg.eigvalsh(torch.cov(x.T, correction=0).double())[-16:].sum()
+    captured = (score.basis[:, :16].T @ score.covariance @ score.basis[:, :16]).trace()
+    assert captured > 0.99 * exact
+    first = SubspaceScore((164,), 16)
+    first.learn(x[:128], NO_NOISE)
+    early = (first.basis[:, :16].T @ first.covariance @ first.basis[:, :16]).trace()
+    assert early > 0.97 * torch.linalg.eigvalsh(first.covariance)[-16:].sum()
+
+
+def test_kl_is_summed_over_the_latents() -> None:
+    score = autoencoder(ScoreConfig("autoencoder"))
+    x, mean, log_variance = torch.zeros(1, 64), torch.ones(1, 32), torch.zeros(1, 32)
+    torch.testing.assert_close(score._loss(x, x, mean, log_variance), torch.tensor([16.0]))  # 32 × ½·1²
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     rows=st.integers(1, 40),
@@ -139,6 +158,15 @@ def test_convolutional_vae_does_not_diverge(optimiser: OptimiserConfig) -> None:
         value = score.score(x, batch_statistics=True).mean()
         assert torch.isfinite(value)
         assert value < 1e4
+
+
+def test_log_variance_starts_at_zero_and_the_gradient_is_clipped() -> None:
+    score = autoencoder(ScoreConfig("autoencoder"), OptimiserConfig(lr=1.0, momentum=0.0, weight_decay=0.0), net="conv")
+    assert score.net.encode(torch.rand(2, 3, 32, 32))[1].abs().max() == 0
+    before = [p.detach().clone() for p in score.net.parameters()]
+    score.learn(100 * torch.rand(8, 3, 32, 32), torch.Generator().manual_seed(0))
+    moved = sum(float((p.detach() - b).square().sum()) for p, b in zip(score.net.parameters(), before, strict=True))
+    assert moved**0.5 <= 1.001
 
 
 def test_log_variance_is_bounded() -> None:

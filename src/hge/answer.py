@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -18,12 +19,8 @@ ROWS_AT_ONCE = 1024
 """Rows that are scored in one go; bounds the memory that a large X needs."""
 
 
-@dataclass(frozen=True)
-class Yardstick:
-    """Mean and spread of an expert's per-row scores on its own replay: what is a usual score for it?"""
-
-    mean: float
-    spread: float
+NOT_IN_THE_TREE = -1
+"""Node of a newcomer that answers."""
 
 
 @dataclass
@@ -31,14 +28,13 @@ class Answerer:
     """Routes rows to experts and asks those for class probabilities."""
 
     learner: Learner
-    _yardsticks: dict[tuple[int, bool], tuple[int, Yardstick]] = field(default_factory=dict)
+    _replay_scores: dict[tuple[int, int], tuple[tuple[int, int], FloatArray]] = field(default_factory=dict)
 
     def route(self, x: Tensor, routing: Routing) -> Routes:
         """Choose an expert per row, independently of the rows beside it, or one for all rows (`routing="batch"`).
 
-        The gate chooses among the promoted experts. A newcomer then takes a row over if, by the yardstick of its own
-        replay, the row suits it better than it suits the gate's choice: their raw scores are not comparable yet, or
-        it would have been promoted. Without newcomers nothing is changed.
+        The gate chooses among the promoted experts. A newcomer then takes over what is its own, judged by how the two
+        experts' scores differ on the replay of either. Without newcomers nothing is changed.
         """
         if routing == "batch":
             return self._route(x, batch_statistics=True)
@@ -60,10 +56,14 @@ class Answerer:
                 result[part] = logits[:, :outputs].double().softmax(dim=1).cpu().numpy()
         return result
 
-    def confidence(self, routes: Routes, routing: Routing) -> FloatArray:
-        """Return [groups]: softmax of the negative scores of all asked experts, in spreads of the chosen one's own."""
+    def confidence(self, routes: Routes) -> FloatArray:
+        """Return [groups]: softmax of the negative scores of all asked experts, in spreads of the chosen one's own.
+
+        The spread is that of single rows on the expert's replay, also for a batch.
+        """
         chosen = routes.expert
-        spread = np.array([self._yardstick(int(e), routing == "batch").spread for e in chosen])
+        spreads = {int(e): max(float(self._scores_on_replay(int(e), int(e)).std()), 1e-12) for e in np.unique(chosen)}
+        spread = np.array([spreads[int(e)] for e in chosen])
         advantage = (routes.scores[chosen, np.arange(len(chosen))] - routes.scores) / spread
         confidence: FloatArray = 1 / np.exp(np.minimum(advantage, 500.0)).sum(axis=0)
         return confidence
@@ -71,36 +71,52 @@ class Answerer:
     def _route(self, x: Tensor, *, batch_statistics: bool) -> Routes:
         learner, x = self.learner, x.to(self.learner.pool.device)
 
-        def score(ids: list[int] | tuple[int, ...]) -> FloatArray:
-            rows = learner.pool.scores(ids, x, batch_statistics=batch_statistics)
-            return rows.mean(axis=1, keepdims=True) if batch_statistics else rows
+        def score(ids: Sequence[int], groups: IntArray) -> FloatArray:
+            if batch_statistics:
+                return learner.batch_scores(ids, x)[:, None]
+            return learner.pool.scores(ids, x[torch.from_numpy(groups)], batch_statistics=False)
 
-        routes = learner.tree.select(score)  # type: ignore[arg-type]
+        groups = 1 if batch_statistics else len(x)
+        routes = learner.tree.select(score, groups)
         if not (learner.config.newcomers_answer and learner.newcomers):
             return routes
         newcomers = list(learner.newcomers)
-        scores = np.full((len(learner.experts), len(routes.expert)), np.inf)
+        scores = np.full((len(learner.experts), groups), np.inf)
         scores[: len(routes.scores)] = routes.scores
-        scores[newcomers] = score(newcomers)
-        return self._contest(routes, scores, newcomers, batch_statistics)
+        scores[newcomers] = score(newcomers, np.arange(groups))
+        return self._let_newcomers_take_over(routes, scores, newcomers)
 
-    def _contest(self, routes: Routes, scores: FloatArray, newcomers: list[int], batch_statistics: bool) -> Routes:
-        """Let newcomers take over what suits them better, each score measured by its expert's own yardstick."""
-        groups = np.arange(len(routes.expert))
-        candidates = np.vstack([routes.expert, *(np.full(len(groups), n) for n in newcomers)])
-        yardsticks = {int(e): self._yardstick(int(e), batch_statistics) for e in np.unique(candidates)}
-        mean = np.vectorize(lambda e: yardsticks[e].mean)(candidates)
-        spread = np.vectorize(lambda e: yardsticks[e].spread)(candidates)
-        standardised = (scores[candidates, groups] - mean) / spread
-        winner: IntArray = candidates[standardised.argmin(axis=0), groups]
-        return Routes(winner, np.where(winner == routes.expert, routes.node, -1), scores)
+    def _let_newcomers_take_over(self, routes: Routes, scores: FloatArray, newcomers: list[int]) -> Routes:
+        """Let each newcomer in turn challenge whoever holds a group."""
+        holder, node = routes.expert.copy(), routes.node.copy()
+        for newcomer in newcomers:
+            for held in np.unique(holder):
+                groups = np.flatnonzero(holder == held)
+                difference = scores[newcomer, groups] - scores[held, groups]
+                won = groups[difference < self._threshold(newcomer, int(held))]
+                holder[won], node[won] = newcomer, NOT_IN_THE_TREE
+        return Routes(holder, node, scores)
 
-    def _yardstick(self, expert: int, batch_statistics: bool) -> Yardstick:
-        """Return the expert's yardstick, from memory unless it was trained since."""
-        trained, key = self.learner.experts[expert].batches_trained, (expert, batch_statistics)
-        if key not in self._yardsticks or self._yardsticks[key][0] != trained:
-            pool, replay = self.learner.pool, self.learner.experts[expert].replay.batches
-            own = [pool.scores([expert], b.x, batch_statistics=batch_statistics)[0] for b in replay]
-            rows = np.concatenate(own) if own else np.zeros(1)
-            self._yardsticks[key] = trained, Yardstick(float(rows.mean()), max(float(rows.std()), 1e-12))
-        return self._yardsticks[key][1]
+    def _threshold(self, newcomer: int, holder: int) -> float:
+        """The difference of the two scores below which a row is the newcomer's.
+
+        It lies as many spreads from the usual difference on the newcomer's replay as from that on the holder's.
+        """
+        own, other = (
+            self._scores_on_replay(newcomer, owner) - self._scores_on_replay(holder, owner)
+            for owner in (newcomer, holder)
+        )
+        if not own.mean() < other.mean():
+            return -np.inf  # nothing tells the two apart: the holder keeps the row
+        own_spread, other_spread = (max(float(d.std()), 1e-12) for d in (own, other))
+        return float(own.mean() * other_spread + other.mean() * own_spread) / (own_spread + other_spread)
+
+    def _scores_on_replay(self, expert: int, owner: int) -> FloatArray:
+        """Return the expert's scores of the rows in the owner's replay, from memory unless either was trained since."""
+        experts, key = self.learner.experts, (expert, owner)
+        version = experts[expert].batches_trained, experts[owner].batches_trained
+        if key not in self._replay_scores or self._replay_scores[key][0] != version:
+            kept = experts[owner].replay.kept
+            rows = [self.learner.pool.scores([expert], b.batch.x, batch_statistics=False)[0] for b in kept]
+            self._replay_scores[key] = version, np.concatenate([*rows, np.zeros(0 if rows else 1)])
+        return self._replay_scores[key][1]

@@ -19,14 +19,15 @@ from hge.gate import FloatArray, IntArray, Routes, Tree
 from hge.inputs import (
     FloatRows,
     Labels,
-    as_numpy,
+    check_choice,
     check_count,
     check_labels,
     check_networks,
+    check_rows,
     check_shape,
-    pick,
+    check_targets,
+    pick_factory,
     read_classes,
-    read_rows,
     read_seed,
 )
 from hge.keys import Keys
@@ -39,6 +40,17 @@ Rows = Any
 """What scikit-learn takes for X and y, or a torch tensor."""
 
 EVENTS_KEPT = 1000
+
+
+class RecentEvents:
+    """Keeps the last events that it is called with."""
+
+    def __init__(self) -> None:
+        self.kept: deque[Event] = deque(maxlen=EVENTS_KEPT)
+
+    def __call__(self, event: Event) -> None:
+        """Keep the event; the oldest one goes."""
+        self.kept.append(event)
 
 
 @dataclass(frozen=True)
@@ -59,7 +71,8 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Gated Experts: grows an expert when the data change, and never forgets an old one.
 
     Rows are learned in the order in which they come: the order is the stream. Nobody says where one task ends and
-    the next begins.
+    the next begins. Parameters that are changed after the first rows take effect at the next `fit`; `routing` and
+    `batch_size` at once.
 
     Parameters
     ----------
@@ -109,8 +122,9 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     (2, True)
     """
 
-    _waiting: Batch
+    classes_: Labels
     input_shape_: Shape
+    _waiting: Batch
 
     def __init__(
         self,
@@ -163,11 +177,10 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Rows, y: Rows) -> GatedExperts:
         """Forget everything, then learn the rows as one stream, `epochs` times over."""
-        X, y = as_numpy(X), as_numpy(y)
-        x, labels = read_rows(X, y)
-        epochs, classes = check_count("epochs", self.epochs), np.unique(labels)
-        check_labels(labels, None, closed=False, used=len(classes), capacity=self.class_capacity)
-        self._start(X, x.shape[1:], x[:1], classes, closed=False)
+        x = check_rows(self, X, reset=True)
+        labels = check_targets(y, x)
+        epochs = check_count("epochs", self.epochs)
+        self._start(X, x, labels, np.unique(labels), closed=False)
         for _ in range(epochs):
             self._learn(x, labels)
         return self.flush()
@@ -178,28 +191,24 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         `classes`, all labels that will ever come, is optional: it fixes the columns of `predict_proba` and makes any
         other label an error. What is learned is the same with and without it.
         """
-        X, y = as_numpy(X), as_numpy(y)
-        x, labels = read_rows(X, y)
-        if self._started:
-            validate_data(self, X, reset=False, skip_check_array=True)
-            check_shape(x, self.input_shape_)
-            if classes is not None and not (self._closed and np.array_equal(read_classes(classes), self.classes_)):
-                raise ValueError("classes: got others than in the first call to partial_fit, expected the same or None")
-            used = len(set(self._outputs) | set(labels.tolist()))
-            check_labels(labels, self.classes_, closed=self._closed, used=used, capacity=self._capacity)
+        x = check_rows(self, X, reset=not self._started)
+        labels = check_targets(y, x)
+        known = None if classes is None else read_classes(classes)
+        if not self._started:
+            self._start(X, x, labels, np.unique(labels) if known is None else known, closed=known is not None)
         else:
-            known = np.unique(labels) if classes is None else read_classes(classes)
-            check_labels(labels, known, closed=classes is not None, used=len(known), capacity=self.class_capacity)
-            self._start(X, x.shape[1:], x[:1], known, closed=classes is not None)
+            check_shape(x, self.input_shape_)
+            check_count("batch_size", self.batch_size)
+            if known is not None and not np.array_equal(known, self.classes_):
+                raise ValueError("classes: got others than those known so far, expected the same or None")
+            self.classes_ = check_labels(labels, self.classes_, closed=self._closed, capacity=self._capacity)
         self._learn(x, labels)
         return self
 
     def flush(self) -> GatedExperts:
         """Learn the rows that wait for a full batch, as a shorter one."""
         self._check_started()
-        if len(self._waiting):
-            self._learner.learn(self._waiting)
-            self._waiting = _no_rows(self.input_shape_)
+        self._learn_waiting(least=1)
         return self
 
     def predict(self, X: Rows) -> Labels:
@@ -211,7 +220,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Rows) -> FloatArray:
         """Return [rows, classes_]: the chosen expert's probabilities; 0 for a class that has not come yet."""
         x, routes = self._route(X)
-        columns = np.searchsorted(self.classes_, np.array(list(self._outputs)))
+        columns = np.searchsorted(self.classes_, np.array(list(self._outputs), dtype=self.classes_.dtype))
         result = np.zeros((len(x), len(self.classes_)))
         result[:, columns] = self._answerer.probabilities(x, routes, len(columns))
         return result
@@ -219,7 +228,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_expert(self, X: Rows) -> tuple[IntArray, FloatArray]:
         """Return the expert of each row, and how sure the gate is of it (0 to 1)."""
         x, routes = self._route(X)
-        confidence = self._answerer.confidence(routes, self.routing)
+        confidence = self._answerer.confidence(routes)
         return np.broadcast_to(routes.expert, len(x)).copy(), np.broadcast_to(confidence, len(x)).copy()
 
     @property
@@ -247,7 +256,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def events_(self) -> list[Event]:
         """The last decisions, oldest first."""
         self._check_started()
-        return list(self._events)
+        return list(self._events.kept)
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._started and self._learner.steps > 0
@@ -260,17 +269,20 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not self._started:
             raise NotFittedError("This GatedExperts has seen no rows yet. Call fit or partial_fit first.")
 
-    def _start(self, X: Rows, shape: Shape, row: FloatRows, classes: Labels, *, closed: bool) -> None:
-        """Build an untrained learner for rows like this one; what can fail fails before anything is replaced."""
+    def _start(self, X: Rows, x: FloatRows, labels: Labels, classes: Labels, *, closed: bool) -> None:
+        """Build an untrained learner for rows like these; what can fail fails before anything is replaced."""
         check_count("batch_size", self.batch_size)
         capacity = check_count("class_capacity", self.class_capacity)
+        check_labels(labels, classes, closed=closed, capacity=capacity)
+        score_name = check_choice("gate_score", self.gate_score, ("subspace", "autoencoder"))
+        optimiser = check_choice("optimiser", self.optimiser, ("sgd", "adam"))
         spec = PoolSpec(
-            shape,
+            x.shape[1:],
             capacity,
-            pick("net", self.net, NETS),
-            pick("autoencoder", self.autoencoder, AUTOENCODERS),
-            ScoreConfig(name=self.gate_score, components=self.components, kl_weight=self.kl_weight),
-            OptimiserConfig(self.optimiser, self.lr, self.momentum, self.weight_decay),
+            pick_factory("net", self.net, NETS),
+            pick_factory("autoencoder", self.autoencoder, AUTOENCODERS),
+            ScoreConfig(name=score_name, components=self.components, kl_weight=self.kl_weight),
+            OptimiserConfig(optimiser, self.lr, self.momentum, self.weight_decay),
         )
         config = LearnerConfig(
             epsilon=self.epsilon,
@@ -281,31 +293,37 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             sticky=self.sticky,
             newcomers_answer=self.newcomers_answer,
         )
-        keys, events = Keys(read_seed(self.random_state)), deque[Event](maxlen=EVENTS_KEPT)
+        keys, events = Keys(read_seed(self.random_state)), RecentEvents()
         pool = EagerPool(spec, keys, torch.device(resolve_device(self.device)))
-        learner = Learner(config, pool, keys, events.append)
-        check_networks(pool, row)
+        with torch.inference_mode(False):  # whatever the caller is in, the weights must be trainable
+            learner = Learner(config, pool, keys, events)
+        check_networks(pool, x[:1])
         validate_data(self, X, reset=True, skip_check_array=True)  # remembers the number and names of the features
         self._learner, self._answerer, self._events = learner, Answerer(learner), events
         self._outputs: dict[Any, int] = {}
-        self._closed, self._capacity, self._waiting = closed, capacity, _no_rows(shape)
-        self.classes_, self.input_shape_ = classes, shape
+        self._closed, self._capacity, self._waiting = closed, capacity, _no_rows(x.shape[1:])
+        self.classes_, self.input_shape_ = classes, x.shape[1:]
 
     def _learn(self, x: FloatRows, labels: Labels) -> None:
         """Learn all full batches; keep the rest waiting."""
-        self.classes_ = np.union1d(self.classes_, labels)
         new, first = np.unique(labels, return_index=True)
         for label in new[np.argsort(first)].tolist():
             # By first appearance, so that giving `classes` changes nothing.
             self._outputs.setdefault(label, len(self._outputs))
         outputs = torch.tensor([self._outputs[label] for label in labels.tolist()])
-        rows = Batch(torch.cat([self._waiting.x, torch.from_numpy(x)]), torch.cat([self._waiting.y, outputs]))
-        whole = len(rows) - len(rows) % self.batch_size
-        for start in range(0, whole, self.batch_size):
-            piece = slice(start, start + self.batch_size)
-            self._learner.learn(Batch(rows.x[piece], rows.y[piece]))
-        # A copy: a view would keep all rows of this call alive.
-        self._waiting = Batch(rows.x[whole:].clone(), rows.y[whole:].clone())
+        waiting = self._waiting
+        self._waiting = Batch(torch.cat([waiting.x, torch.from_numpy(x)]), torch.cat([waiting.y, outputs]))
+        self._learn_waiting(least=self.batch_size)
+
+    def _learn_waiting(self, least: int) -> None:
+        """Learn the waiting rows batch by batch, while there are at least so many; each leaves before it is learned."""
+        with torch.inference_mode(False), torch.enable_grad():
+            while len(self._waiting) >= least:
+                x, y = self._waiting.x, self._waiting.y
+                self._waiting = Batch(x[self.batch_size :], y[self.batch_size :])
+                # A copy: the learner keeps some batches, and a view would keep all rows of this call alive.
+                self._learner.learn(Batch(x[: self.batch_size].clone(), y[: self.batch_size].clone()))
+        self._waiting = Batch(self._waiting.x.clone(), self._waiting.y.clone())
 
     def _route(self, X: Rows) -> tuple[torch.Tensor, Routes]:
         self._check_started()
@@ -314,13 +332,12 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 f"Nothing has been learned yet: {len(self._waiting)} rows wait for a batch of {self.batch_size}. "
                 "Give more rows to partial_fit, or call flush()."
             )
-        if self.routing not in get_args(Routing):
-            raise ValueError(f"routing: got {self.routing!r}, expected one of {', '.join(get_args(Routing))}")
-        x = validate_data(self, as_numpy(X), reset=False, dtype=np.float32, allow_nd=True)
+        check_choice("routing", self.routing, get_args(Routing))
+        x = check_rows(self, X, reset=False)
         check_shape(x, self.input_shape_)
         rows = torch.from_numpy(x)
         return rows, self._answerer.route(rows, self.routing)
 
 
 def _no_rows(shape: Shape) -> Batch:
-    return Batch(torch.empty(0, *shape), torch.empty(0, dtype=torch.int64))
+    return Batch(torch.empty(0, *shape, dtype=torch.float32), torch.empty(0, dtype=torch.int64))

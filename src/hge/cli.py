@@ -97,7 +97,7 @@ def main() -> None:
         message = error.format_message()
         if not message:  # no arguments: the help was shown
             sys.exit(2)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         message = str(error)
     except OSError as error:
         message = f"{error.filename}: {error.strerror}" if error.filename else str(error)

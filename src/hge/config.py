@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from math import isfinite
 from numbers import Integral, Real
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 Config = TypeVar("Config")
+LARGEST = 1e12
+"""No setting is larger than this."""
 Method = Literal["ge", "ge-no-review"]
 
 
@@ -29,6 +32,8 @@ class LearnerConfig:
     """Test a persistently high loss against the expert's replay before an expert is created."""
     review_threshold: float = 20.0
     """ε_review: a Z-score above it means another task."""
+    review_newcomers: bool = True
+    """Test the losses of the newcomer that fits best, too; the paper asks promoted experts only."""
     promotion_window: int = 50
     """Batches over which a newcomer is compared with the gate's choice."""
     promotion_rate: float = 0.5
@@ -44,7 +49,7 @@ class LearnerConfig:
         _check_types(self)
         _require(self.epsilon > 0, "epsilon", self.epsilon, "a number above 0")
         _require(0 <= self.alpha < 1, "alpha", self.alpha, "at least 0 and below 1")
-        _require(self.recent_capacity >= 2, "recent_capacity", self.recent_capacity, "at least 2")
+        _require(self.recent_capacity >= 3, "recent_capacity", self.recent_capacity, "at least 3")
         _require(self.replay_capacity >= 2, "replay_capacity", self.replay_capacity, "at least 2")
         _require(self.review_threshold >= 0, "review_threshold", self.review_threshold, "0 or more")
         _require(self.promotion_window >= 1, "promotion_window", self.promotion_window, "at least 1")
@@ -133,6 +138,8 @@ def override(config: Config, assignment: str) -> Config:
     ValueError: learner.epsilom: no such setting; learner has epsilon, alpha, recent_capacity, ...
     """
     path, equals, text = assignment.partition("=")
+    if path in ("scenario", "method", "recipe"):
+        raise ValueError(f"{path}: not a setting; it decides the others, so give it as itself")
     if not equals:
         raise ValueError(f"{assignment!r}: expected key=value, for example learner.epsilon=5")
     changed: Config = _override(config, path.split("."), text, path)
@@ -180,16 +187,21 @@ def _fits(value: Any, expected: Any) -> bool:
         if get_origin(option) is Literal:
             fits = value in get_args(option)
         elif option is bool:
-            fits = isinstance(value, bool)
+            fits = isinstance(value, (bool, np.bool_))
         elif option is int:
-            fits = isinstance(value, Integral) and not isinstance(value, bool)
+            fits = isinstance(value, Integral) and not isinstance(value, bool) and _in_range(value)
         elif option is float:
-            fits = isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+            fits = isinstance(value, Real) and not isinstance(value, bool) and _in_range(value)
         else:
             fits = isinstance(value, option)
         if fits:
             return True
     return False
+
+
+def _in_range(value: Any) -> bool:
+    """Is the number neither NaN nor absurdly large?"""
+    return bool(-LARGEST <= value <= LARGEST)
 
 
 def _options(expected: Any) -> tuple[Any, ...]:

@@ -40,9 +40,8 @@ class Ledger:
     """Follows a run with the knowledge that the learner lacks: which task each batch came from.
 
     >>> ledger = Ledger()
-    >>> ledger.observe(0, Step(0, 0, 2.3, 9.9, False, 1, trained=((0, 0),)))
-    >>> ledger.observe(1, Step(1, 0, 9.9, 2.3, True, 1, trained=()))
-    >>> ledger.on_event(ExpertCreated(step=1, expert=1, batches=19))
+    >>> ledger.observe(0, Step(0, 0, 2.3, 9.9, False, 1, trained=((0, 0),)), [])
+    >>> ledger.observe(1, Step(1, 0, 9.9, 2.3, True, 1, trained=()), [ExpertCreated(step=1, expert=1, batches=19)])
     >>> ledger.switches()
     Switches(found=1, missed=0, false=0, delay=0.0)
     """
@@ -53,16 +52,12 @@ class Ledger:
     created: list[tuple[int, int]] = field(default_factory=list)
     """(step, expert) of every creation; the expert that the learner began with is not among them."""
 
-    def observe(self, task: int, step: Step) -> None:
-        """Take in one step of the run, after the learner has taken it."""
+    def observe(self, task: int, step: Step, events: Sequence[Event]) -> None:
+        """Take in one step of the run and its events, after the learner has taken it."""
         self.task_of_step.append(task)
+        self.created += [(event.step, event.expert) for event in events if isinstance(event, ExpertCreated)]
         for trained_step, expert in step.trained:
             self.trained[self.task_of_step[trained_step]][expert] += 1
-
-    def on_event(self, event: Event) -> None:
-        """Take in an event; only creations matter here."""
-        if isinstance(event, ExpertCreated):
-            self.created.append((event.step, event.expert))
 
     @property
     def runaway(self) -> bool:
@@ -103,7 +98,7 @@ class Ledger:
 
 
 @dataclass(frozen=True)
-class TestFigures:
+class Figures:
     """How the trained system does on test data, at one granularity of routing. Percentages are means over tasks."""
 
     accuracy: float
@@ -120,7 +115,7 @@ def evaluate(
     classes: int,
     routing: Routing,
     batch_size: int,
-) -> TestFigures:
+) -> Figures:
     """Test every task: rows routed one by one, or same-task batches routed as one (the last partial one included)."""
     rows: list[tuple[float, float, float, FloatArray]] = []
     experts = len(answerer.learner.experts)
@@ -139,4 +134,4 @@ def evaluate(
             )
         )
     accuracy, gate, queried, routed = zip(*rows, strict=True)
-    return TestFigures(float(np.mean(accuracy)), float(np.mean(gate)), float(np.mean(queried)), np.stack(routed))
+    return Figures(float(np.mean(accuracy)), float(np.mean(gate)), float(np.mean(queried)), np.stack(routed))

@@ -64,6 +64,15 @@ class LossReviewed(Event):
 
 
 @dataclass(frozen=True)
+class UpdateSkipped(Event):
+    """A loss or gradient was not a number: the expert was not trained on the batch."""
+
+    expert: int
+    batch: int
+    """Step at which the batch had arrived."""
+
+
+@dataclass(frozen=True)
 class ExpertCreated(Event):
     """A task switch was detected: a new expert learned the set-aside batches and is on probation."""
 

@@ -8,6 +8,14 @@ from hge.switch import LossStats
 from hge.types import Batch
 
 
+@dataclass(frozen=True)
+class Remembered:
+    """A batch of the replay buffer, and the step at which it had arrived."""
+
+    step: int
+    batch: Batch
+
+
 @dataclass
 class Replay:
     """A reservoir of the batches on which the expert was trained: each is in it with the same probability.
@@ -16,22 +24,22 @@ class Replay:
     >>> from hge.keys import Keys
     >>> replay, keys = Replay(capacity=2), Keys(seed=0)
     >>> for step in range(100):
-    ...     replay.add(Batch(torch.full((1, 1), step), torch.zeros(1)), keys.integer("replay", step=step))
-    >>> len(replay.batches), replay.seen
+    ...     replay.add(Remembered(step, Batch(torch.zeros(1, 1), torch.zeros(1))), keys.integer("replay", step))
+    >>> len(replay.kept), replay.seen
     (2, 100)
     """
 
     capacity: int
-    batches: list[Batch] = field(default_factory=list)
+    kept: list[Remembered] = field(default_factory=list)
     seen: int = 0
 
-    def add(self, batch: Batch, random_integer: int) -> None:
+    def add(self, batch: Remembered, random_integer: int) -> None:
         """Take in a batch, or not, as the random integer decides (Vitter's algorithm R)."""
         self.seen += 1
-        if len(self.batches) < self.capacity:
-            self.batches.append(batch)
+        if len(self.kept) < self.capacity:
+            self.kept.append(batch)
         elif (place := random_integer % self.seen) < self.capacity:
-            self.batches[place] = batch
+            self.kept[place] = batch
 
 
 @dataclass

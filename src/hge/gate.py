@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,8 +11,11 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-ScoreExperts = Callable[[Sequence[int]], FloatArray]
-"""Expert ids -> scores [ids, groups], lower is more suitable. A batch is one group; single samples are many."""
+ScoreExperts = Callable[[Sequence[int], IntArray], FloatArray]
+"""(expert ids, groups) -> finite scores [ids, groups], lower is better. A batch is one group, single samples many."""
+
+Settle = Mapping[int, float]
+"""Expert -> the score at or below which a group is surely its own, so that nobody else need be asked."""
 
 ROOT = 0
 
@@ -51,9 +54,12 @@ class Tree:
     >>> first, second = tree.add(0), tree.add(1)
     >>> below_first = tree.add(2, parent=first)
     >>> scores = np.array([[1.0, 5.0], [4.0, 2.0], [0.5, 0.0]])  # [experts, groups]
-    >>> routes = tree.select(lambda ids: scores[list(ids)])
+    >>> routes = tree.select(lambda ids, groups: scores[np.ix_(ids, groups)], groups=2)
     >>> routes.expert, routes.queried  # the second group never meets expert 2, which stands below expert 0
     (array([2, 1]), array([3, 2]))
+    >>> settled = tree.search(lambda ids, groups: scores[np.ix_(ids, groups)], groups=2, settle={0: 0, 1: 0, 2: 0.2})
+    >>> settled.expert, settled.queried  # nobody knew the second group for its own, so the search went on
+    (array([2, 2]), array([3, 3]))
     """
 
     nodes: list[Node] = field(default_factory=lambda: [Node(expert=-1, parent=-1)])
@@ -61,11 +67,11 @@ class Tree:
 
     @property
     def experts(self) -> list[int]:
-        """The distinct experts that stand in it, in order of promotion."""
+        """The distinct experts that stand in it, in order of their first place."""
         return list(dict.fromkeys(node.expert for node in self.nodes[1:]))
 
     def add(self, expert: int, parent: int = ROOT) -> int:
-        """Place `expert` under a node and return its new node."""
+        """Place `expert` under a node, after those already there, and return its new node."""
         node = len(self.nodes)
         self.nodes.append(Node(expert, parent))
         self.children.append([])
@@ -80,58 +86,104 @@ class Tree:
             node = self.nodes[node].parent
         return tuple(reversed(path))
 
-    def select(self, score: ScoreExperts) -> Routes:
+    def descendants(self, node: int) -> list[int]:
+        """Return all nodes below `node`."""
+        found = list(self.children[node])
+        for child in found:
+            found += self.children[child]
+        return found
+
+    def select(self, score: ScoreExperts, groups: int) -> Routes:
         """HGE_forward (Algorithm 2): from the root, follow the best child while it improves.
 
         All groups walk at once; the loop is over the nodes they stand at. Each expert is asked once.
         """
-        table = _ScoreTable(score)
-        groups = np.arange(table.rows([self.nodes[c].expert for c in self.children[ROOT]]).shape[1])
-        best = np.full(len(groups), np.inf)
-        node = np.full(len(groups), ROOT)
-        asked = np.zeros((1 + max(self.experts), len(groups)), dtype=bool)
-        frontier = [(ROOT, groups)]
+        answers = _Answers(score, 1 + max(self.experts), groups)
+        best, node = np.full(groups, np.inf), np.full(groups, ROOT)
+        frontier = [(ROOT, np.arange(groups))]
         while frontier:
             n, members = frontier.pop()
             children = np.array(self.children[n], dtype=np.int64)
             if not len(children) or not len(members):
                 continue
-            ids = [self.nodes[c].expert for c in children]
-            scores = table.rows(ids)[:, members]
-            asked[np.ix_(ids, members)] = True
+            scores = answers.ask([self.nodes[c].expert for c in children], members)
             choice = scores.argmin(axis=0)
             lowest = scores[choice, np.arange(len(members))]
-            # A first child is taken whatever its score: e_best does not exist yet.
-            improves = (lowest < best[members]) | (n == ROOT)
+            improves = lowest < best[members]
             members, choice = members[improves], choice[improves]
             best[members] = lowest[improves]
             node[members] = children[choice]  # the paper never advances n here; see docs/paper.md, reading 3
             frontier += [(int(c), members[choice == i]) for i, c in enumerate(children)]
+        return self._routes(node, answers)
+
+    def search(self, score: ScoreExperts, groups: int, settle: Settle) -> Routes:
+        """Settling search: ask the most promising place next, until an expert knows the group for its own.
+
+        The tree only says whom to ask first. A group that no expert recognises asks everybody and gets the lowest
+        score, as from a flat gate: standing in the wrong place can cost questions, not answers.
+        """
+        answers = _Answers(score, 1 + max(self.experts), groups)
+        best, node = np.full(groups, np.inf), np.full(groups, ROOT)
+        promise = np.full((len(self.nodes), groups), np.inf)  # score of a node's expert; inf: nothing to look for below
+        promise[ROOT] = -np.inf
+        searching = np.arange(groups)
+        while len(searching):
+            next_node = promise[:, searching].argmin(axis=0)
+            searching, next_node = (a[promise[next_node, searching] < np.inf] for a in (searching, next_node))
+            settled = [
+                self._ask_children(n, searching[next_node == n], settle, answers, best, node, promise)
+                for n in np.unique(next_node)
+            ]
+            searching = np.setdiff1d(searching, np.concatenate([*settled, np.empty(0, np.int64)]))
+        return self._routes(node, answers)
+
+    def _ask_children(
+        self,
+        n: int,
+        members: IntArray,
+        settle: Settle,
+        answers: _Answers,
+        best: FloatArray,
+        node: IntArray,
+        promise: FloatArray,
+    ) -> IntArray:
+        """Ask the children of n in turn, those who settle no further; return the latter."""
+        everyone = members
+        promise[n, members] = np.inf
+        for child in self.children[n]:
+            expert = self.nodes[child].expert
+            scores = answers.ask([expert], members)[0]
+            settled = scores <= settle.get(expert, -np.inf)
+            better = settled | (scores < best[members])
+            node[members[better]] = child
+            best[members[better]] = scores[better]
+            members, scores = members[~settled], scores[~settled]
+            if self.children[child]:
+                promise[child, members] = scores
+        return np.setdiff1d(everyone, members)
+
+    def _routes(self, node: IntArray, answers: _Answers) -> Routes:
         expert = np.array([n.expert for n in self.nodes], dtype=np.int64)[node]
-        return Routes(expert, node, table.where(asked))
+        return Routes(expert, node, answers.scores)
 
 
-class _ScoreTable:
-    """Asks each expert once, however many places it stands in."""
+class _Answers:
+    """What the experts answered so far: each is asked once about a group, however many places it stands in."""
 
-    def __init__(self, score: ScoreExperts) -> None:
+    def __init__(self, score: ScoreExperts, experts: int, groups: int) -> None:
         self._score = score
-        self._rows: dict[int, FloatArray] = {}
+        self.scores = np.full((experts, groups), np.inf)
 
-    def rows(self, ids: Sequence[int]) -> FloatArray:
+    def ask(self, ids: list[int], groups: IntArray) -> FloatArray:
         """Return the scores [ids, groups]."""
-        unknown = [i for i in dict.fromkeys(ids) if i not in self._rows]
-        if unknown:
-            # A score that is not a number suits nobody.
-            self._rows |= dict(zip(unknown, np.nan_to_num(self._score(unknown), nan=_WORST), strict=True))
-        return np.stack([self._rows[i] for i in ids])
-
-    def where(self, asked: npt.NDArray[np.bool_]) -> FloatArray:
-        """Return [experts, groups]: the scores that a group asked for, inf elsewhere."""
-        full = np.full(asked.shape, np.inf)
-        for i, row in self._rows.items():
-            full[i] = np.where(asked[i], row, np.inf)
-        return full
-
-
-_WORST = float(np.finfo(np.float64).max)
+        distinct = list(dict.fromkeys(ids))
+        cells = np.ix_(np.array(distinct), groups)
+        unknown = np.isinf(self.scores[cells])
+        if unknown.all():
+            self.scores[cells] = self._score(distinct, groups)
+        else:
+            for i, row in zip(distinct, unknown, strict=True):
+                if row.any():
+                    self.scores[i, groups[row]] = self._score([i], groups[row])[0]
+        answered: FloatArray = self.scores[np.ix_(np.array(ids), groups)]
+        return answered

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy.typing as npt
 import torch
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_array, check_X_y
+from sklearn.utils.validation import check_array, check_X_y, validate_data
 
 from hge.nets import Shape
 from hge.pool import EagerPool
@@ -18,40 +20,71 @@ from hge.pool import EagerPool
 FloatRows = npt.NDArray[np.float32]
 Labels = npt.NDArray[Any]
 
+LARGEST_INPUT = 1e15
+"""Squares of larger values, summed over the inputs, leave float32."""
 
-def as_numpy(value: Any) -> Any:
+
+def as_numpy(name: str, value: Any) -> Any:
     """Return a torch tensor as a numpy array, anything else as it is."""
-    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.layout != torch.strided:
+        raise ValueError(f"{name}: got a sparse tensor, expected a dense one")
+    value = value.detach().cpu()
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
 
 
-def read_rows(X: Any, y: Any) -> tuple[FloatRows, Labels]:
-    """Return X as float32 and y as one label per row; raise an error that names what is wrong."""
-    x = check_array(X, dtype=np.float32, allow_nd=True, input_name="X")
-    if hasattr(y, "__len__") and len(y) != len(x):
+def check_rows(estimator: Any, X: Any, *, reset: bool) -> FloatRows:
+    """Return X as float32 in memory of its own, so that the caller may go on changing his; raise if it is unusable."""
+    X = as_numpy("X", X)
+    x = (
+        check_array(X, dtype=np.float32, allow_nd=True, input_name="X", estimator=estimator)
+        if reset
+        else validate_data(estimator, X, reset=False, dtype=np.float32, allow_nd=True)
+    )
+    largest = float(np.abs(x).max())
+    if largest > LARGEST_INPUT:
+        raise ValueError(
+            f"X: got a value of magnitude {largest:.3g}, expected at most {LARGEST_INPUT:g}; scale the inputs"
+        )
+    return np.array(x, order="C")
+
+
+def check_targets(y: Any, x: FloatRows) -> Labels:
+    """Return y as one label per row; raise an error that names what is wrong."""
+    y = as_numpy("y", y)
+    if hasattr(y, "__len__") and getattr(y, "ndim", 1) > 0 and len(y) != len(x):
         raise ValueError(f"y: got {len(y)} labels for {len(x)} rows of X, expected one label per row")
     _, labels = check_X_y(x, y, dtype=None, allow_nd=True, ensure_all_finite=False)  # looks at y only
+    if labels.dtype.kind not in "biufOUS":
+        raise ValueError(f"y: got labels of type {labels.dtype}, expected numbers or texts")
     check_classification_targets(labels)
-    return x, labels
+    found: Labels = labels
+    return found
 
 
 def read_classes(classes: Any) -> Labels:
     """Return the distinct classes, sorted."""
-    found: Labels = np.unique(np.asarray(as_numpy(classes)))
+    classes = as_numpy("classes", classes)
+    found: Labels = np.unique(np.asarray(sorted(classes) if isinstance(classes, (set, frozenset)) else classes))
     if not len(found):
         raise ValueError("classes: got none, expected all labels that will come")
     return found
 
 
-def check_labels(labels: Labels, known: Labels | None, *, closed: bool, used: int, capacity: int) -> None:
-    """Reject labels that are of another kind than the known ones, outside a closed list, or too many."""
-    if known is not None and _is_text(labels) != _is_text(known):
+def check_labels(labels: Labels, known: Labels, *, closed: bool, capacity: int) -> Labels:
+    """Return all labels known from now on; reject what is of another kind, outside a closed list, or too many."""
+    if _is_text(labels) != _is_text(known):
         raise ValueError(f"y: got labels of type {labels.dtype}, expected {known.dtype} as in the classes known so far")
-    if known is not None and closed:
-        unknown = np.setdiff1d(labels, known)
-        if len(unknown):
-            raise ValueError(f"y: got labels {_shown(unknown)}, expected only those in classes, {_shown(known)}")
-    if used > capacity:
-        raise ValueError(f"y: got class number {used}, expected at most {capacity}; set class_capacity higher")
+    merged: Labels = np.union1d(known, labels)
+    if len(merged) != len(set(known.tolist()) | set(labels.tolist())):
+        raise ValueError(f"y: got labels of type {labels.dtype} that cannot be told apart as {merged.dtype}")
+    unknown = np.setdiff1d(labels, known)
+    if closed and len(unknown):
+        raise ValueError(f"y: got labels {_shown(unknown)}, expected only those in classes, {_shown(known)}")
+    if len(merged) > capacity:
+        raise ValueError(f"y: got class number {len(merged)}, expected at most {capacity}; set class_capacity higher")
+    return merged
 
 
 def check_count(name: str, value: Any) -> int:
@@ -59,6 +92,13 @@ def check_count(name: str, value: Any) -> int:
     if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name}: got {value!r}, expected a whole number, at least 1")
     return int(value)
+
+
+def check_choice(name: str, value: Any, known: tuple[str, ...]) -> Any:
+    """Return one of the known names, or raise an error that lists them."""
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(known)}")
+    return value
 
 
 def check_shape(x: FloatRows, shape: Shape) -> None:
@@ -70,28 +110,51 @@ def check_shape(x: FloatRows, shape: Shape) -> None:
 def check_networks(pool: EagerPool, row: FloatRows) -> None:
     """Try the first expert on one row, so that a network that does not fit is found before anything is learned."""
     x, outputs = torch.from_numpy(row).to(pool.device), pool.spec.outputs
-    logits = pool.logits(0, x)
+    logits = _try("net", lambda: pool.logits(0, x))
     if logits.shape != (1, outputs):
         raise ValueError(f"net: got logits of shape {tuple(logits.shape)} for one row, expected {(1, outputs)}")
-    scores = pool.scores([0], x, batch_statistics=False)
+    scores = _try("autoencoder", lambda: pool.scores([0], x, batch_statistics=False))
     if scores.shape != (1, 1):
         raise ValueError(f"autoencoder: got scores of shape {scores.shape} for one row, expected (1, 1)")
 
 
-def pick(name: str, value: Any, known: dict[str, Any]) -> Any:
-    """Return the factory of that name, or the user's own."""
-    if callable(value):
-        return value
-    if value not in known:
-        raise ValueError(f"{name}: got {value!r}, expected a factory or one of {', '.join(known)}")
-    return known[value]
+def pick_factory(name: str, value: Any, known: dict[str, Any]) -> Any:
+    """Return the factory of that name, or the user's own, which must make an `nn.Module`."""
+    if isinstance(value, torch.nn.Module) or not (callable(value) or isinstance(value, str)):
+        raise ValueError(f"{name}: got {type(value).__name__}, expected a factory or one of {', '.join(known)}")
+    if isinstance(value, str):
+        return known[check_choice(name, value, tuple(known))]
+    return _UserFactory(name, value)
+
+
+@dataclass(frozen=True)
+class _UserFactory:
+    """A user's factory; what goes wrong in it is told under the argument's name."""
+
+    name: str
+    make: Callable[..., Any]
+
+    def __call__(self, *arguments: Any) -> Any:
+        module = _try(self.name, lambda: self.make(*arguments))
+        if not isinstance(module, torch.nn.Module):
+            raise ValueError(f"{self.name}: got {type(module).__name__} from the factory, expected an nn.Module")
+        return module
 
 
 def read_seed(random_state: Any) -> int:
     """Return an integer seed; None draws one."""
     if isinstance(random_state, Integral):
         return int(random_state)
+    if random_state is not None and not isinstance(random_state, np.random.RandomState):
+        raise ValueError(f"random_state: got {random_state!r}, expected a whole number, a RandomState or None")
     return int(check_random_state(random_state).randint(2**31))
+
+
+def _try(name: str, call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except Exception as error:
+        raise ValueError(f"{name}: {type(error).__name__}: {error}") from error
 
 
 def _is_text(labels: Labels) -> bool:

@@ -1,4 +1,4 @@
-"""Randomness by key: the same (seed, purpose, step, expert) gives the same numbers, whatever was drawn before.
+"""Randomness by key: the same (seed, purpose, numbers) gives the same numbers, whatever was drawn before.
 
 No generator lives between two calls, so there is no random state to save, and delaying a batch or training experts
 in another order changes nobody's numbers.
@@ -22,39 +22,36 @@ Purpose = Literal["weights", "noise", "dropout", "replay", "shuffle", "split", "
 class Keys:
     """Draws random numbers by key.
 
-    >>> Keys(seed=0).integer("replay", step=7, expert=1) == Keys(seed=0).integer("replay", step=7, expert=1)
+    >>> Keys(seed=0).integer("replay", 7, 1) == Keys(seed=0).integer("replay", 7, 1)
     True
-    >>> Keys(seed=0).integer("replay", step=7) == Keys(seed=0).integer("replay", step=8)
+    >>> Keys(seed=0).integer("replay", 7, 1) == Keys(seed=0).integer("replay", 8, 1)
     False
     """
 
     seed: int
 
-    def integer(self, purpose: Purpose, *, step: int = 0, expert: int = 0) -> int:
+    def integer(self, purpose: Purpose, *numbers: int) -> int:
         """Return a uniform 63-bit integer."""
-        key = f"{self.seed}/{purpose}/{step}/{expert}".encode()
+        key = "/".join(map(str, (self.seed, purpose, *numbers))).encode()
         return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest()) >> 1
 
-    def rng(self, purpose: Purpose, *, step: int = 0, expert: int = 0) -> np.random.Generator:
+    def rng(self, purpose: Purpose, *numbers: int) -> np.random.Generator:
         """Return a fresh numpy generator."""
-        return np.random.default_rng(self.integer(purpose, step=step, expert=expert))
+        return np.random.default_rng(self.integer(purpose, *numbers))
 
-    def generator(
-        self, purpose: Purpose, *, step: int = 0, expert: int = 0, device: torch.device | str = "cpu"
-    ) -> torch.Generator:
+    def generator(self, purpose: Purpose, *numbers: int, device: torch.device) -> torch.Generator:
         """Return a fresh torch generator on `device`."""
-        return torch.Generator(device).manual_seed(self.integer(purpose, step=step, expert=expert))
+        return torch.Generator(device).manual_seed(self.integer(purpose, *numbers))
 
     @contextmanager
-    def seeded(
-        self, purpose: Purpose, *, step: int = 0, expert: int = 0, device: torch.device | None = None
-    ) -> Iterator[None]:
+    def seeded(self, purpose: Purpose, *numbers: int, device: torch.device) -> Iterator[None]:
         """Seed torch's global generators inside the block (for code that takes no generator), then restore them."""
-        seed = self.integer(purpose, step=step, expert=expert)
-        on_gpu = device is not None and device.type == "cuda"
+        seed = self.integer(purpose, *numbers)
+        on_gpu = device.type == "cuda"
         with torch.random.fork_rng(devices=[device] if on_gpu else []):
             # torch.manual_seed would also queue a call for every CUDA device, with a stack trace each time.
             torch.default_generator.manual_seed(seed)
             if on_gpu:
-                torch.cuda.manual_seed(seed)
+                with torch.cuda.device(device):
+                    torch.cuda.manual_seed(seed)
             yield

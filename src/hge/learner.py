@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import isfinite, nan
+
+from torch import Tensor
 
 from hge.config import LearnerConfig
 from hge.events import (
@@ -13,9 +17,10 @@ from hge.events import (
     ExpertPromoted,
     LossReviewed,
     OutlierSettled,
+    UpdateSkipped,
 )
-from hge.expert import Expert, Replay
-from hge.gate import Routes, Tree
+from hge.expert import Expert, Remembered, Replay
+from hge.gate import FloatArray, Routes, Tree
 from hge.keys import Keys
 from hge.pool import ExpertPool
 from hge.promotion import Probation, promote_flat
@@ -24,14 +29,14 @@ from hge.types import Batch
 
 
 @dataclass(frozen=True)
-class Choice:
-    """An expert that was asked for a batch, and the batch's loss on it."""
+class Look:
+    """The loss of a batch on an expert, against the expert's bound."""
 
     expert: Expert
     loss: float
     bound: float
-    queried: int = 0
-    """Number of experts whose score was computed to get here."""
+    score: float = nan
+    """The expert's score of the batch, where the gate computed it."""
 
     @property
     def accepts(self) -> bool:
@@ -72,36 +77,36 @@ class Learner:
         self.steps = 0
         self.last_used = 0
         self._trained: list[tuple[int, int]] = []
+        self._queried = 0
         promote_flat(self.tree, self._new_expert().id)
 
     def learn(self, batch: Batch) -> Step:
         """Learn one batch of the stream, and say what became of it."""
         entry = RecentEntry(self.steps, batch.to(self.pool.device))
-        self._trained = []
-        choice = self._ge(entry)
-        set_aside = choice.expert.id != entry.expert
+        self._trained, self._queried = [], 0
+        taken = self._ge(entry)
         self.steps += 1
         return Step(
             entry.step,
-            choice.expert.id,
-            choice.loss,
-            choice.bound,
-            set_aside,
-            choice.queried,
-            tuple(self._trained),
+            taken.expert.id,
+            taken.loss,
+            taken.bound,
+            set_aside=not taken.accepts,
+            queried=self._queried,
+            trained=tuple(self._trained),
         )
 
-    def _ge(self, entry: RecentEntry[Batch]) -> Choice:
-        """GE (Algorithm 1), for the batch in `entry`."""
+    def _ge(self, entry: RecentEntry[Batch]) -> Look:
+        """GE (Algorithm 1), for the batch in `entry`; return who took it or, if nobody did, who refused it."""
         self.recent.append(entry)
-        best = self._forward(entry)
+        taken = best = self._forward(entry)
         if not best.accepts:
-            newcomer = self._accepting_newcomer(entry, best)
+            newcomer = self._accepting_newcomer(entry)
             if newcomer is not None:
                 self._record_probation(newcomer, best, entry)
                 self._train(newcomer.expert, entry)
                 self._promote_if_ready(newcomer.expert)
-                best = newcomer
+                taken = newcomer
             else:
                 self.emit(BatchSetAside(entry.step, best.expert.id, best.loss, best.bound))
         else:
@@ -109,7 +114,7 @@ class Learner:
 
         # Process outliers
         if not self.recent.full:
-            return best
+            return taken
         last = self.recent.oldest
         if last.high_loss:
             previous = self.experts[self.recent.previous_expert]
@@ -120,55 +125,69 @@ class Learner:
         # Detect task switches
         if self.recent.all_high_loss:
             self._review()
-        return best
+        return taken
 
     def _review(self) -> None:
         """The last part of Algorithm 1: the loss stays high. Another task, or has training become unstable?"""
         entries = list(self.recent)
-        last = self.experts[self._gate(entries[0]).expert[0]]
-        if not self.config.review or self._losses_differ(last, entries):
+        expert = self._expert_of_same_task(entries) if self.config.review else None
+        if expert is None:
             expert = self._new_expert()
             self.newcomers[expert.id] = Probation(self.config.promotion_window)
             self.emit(ExpertCreated(self.steps, expert.id, len(entries)))
-        else:
-            expert = last
         for entry in entries:
             self._train(expert, entry)
         self.recent.clear()
 
-    def _forward(self, entry: RecentEntry[Batch]) -> Choice:
-        """GE_forward: the promoted expert with the lowest score; or, if sticky, the last-used one while it accepts."""
-        if self.config.sticky and self.last_used not in self.newcomers:
-            choice = self._look(self.last_used, entry)
-            if choice.accepts:
-                return choice
-        routes = self._gate(entry)
-        return self._look(int(routes.expert[0]), entry, queried=int(routes.queried[0]))
-
-    def _gate(self, entry: RecentEntry[Batch]) -> Routes:
-        """Route a batch, as one group, by its mean score."""
-        x = entry.batch.x
-        return self.tree.select(lambda ids: self.pool.scores(ids, x, batch_statistics=True).mean(axis=1, keepdims=True))
-
-    def _accepting_newcomer(self, entry: RecentEntry[Batch], best: Choice) -> Choice | None:
-        """The newcomer whose bound the loss is within; of several, the one with the lowest loss."""
-        choices = [self._look(expert, entry, best.queried) for expert in self.newcomers]
-        return min((c for c in choices if c.accepts), key=lambda c: c.loss, default=None)
+    def _expert_of_same_task(self, entries: list[RecentEntry[Batch]]) -> Expert | None:
+        """The expert with the lowest score, if its losses on R do not differ from those on its replay (Z-test)."""
+        judges = [int(self._gate(entries[0]).expert[0])]
+        if self.config.review_newcomers and self.newcomers:
+            judges.append(min(self.newcomers, key=lambda expert: self._look(expert, entries[0]).loss))
+        return next((self.experts[e] for e in judges if not self._losses_differ(self.experts[e], entries)), None)
 
     def _losses_differ(self, expert: Expert, entries: list[RecentEntry[Batch]]) -> bool:
-        """Z-test (Section 3.1): are the losses on R different from those on the expert's replay?"""
-        replay = [self.pool.loss(expert.id, batch, self.steps) for batch in expert.replay.batches]
-        recent = [self.pool.loss(expert.id, entry.batch, entry.step) for entry in entries]
+        """Z-test (Section 3.1) between the losses on R and those on the expert's replay."""
+        replay, recent = (
+            [self.pool.loss(expert.id, item.batch, item.step) for item in items]
+            for items in (expert.replay.kept, entries)
+        )
         z, threshold = z_score(replay, recent), self.config.review_threshold
         means = [sum(losses) / len(losses) for losses in (replay, recent)]
         self.emit(LossReviewed(self.steps, expert.id, z, threshold, means[0], means[1], new_task=z > threshold))
         return z > threshold
 
-    def _record_probation(self, newcomer: Choice, best: Choice, entry: RecentEntry[Batch]) -> None:
+    def _forward(self, entry: RecentEntry[Batch]) -> Look:
+        """GE_forward: the promoted expert with the lowest score; or, if sticky, the last-used one while it accepts."""
+        last = None
+        if self.config.sticky and self.last_used not in self.newcomers:
+            last = self._look(self.last_used, entry)
+            if last.accepts:
+                return last
+        routes = self._gate(entry)
+        self._queried = int(routes.queried[0])
+        best = int(routes.expert[0])
+        look = last if last is not None and last.expert.id == best else self._look(best, entry)
+        return replace(look, score=float(routes.scores[best, 0]))
+
+    def _gate(self, entry: RecentEntry[Batch]) -> Routes:
+        """Route a batch, as one group, by its mean score."""
+        return self.tree.select(lambda ids, _: self.batch_scores(ids, entry.batch.x)[:, None], groups=1)
+
+    def batch_scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
+        """Return the experts' scores of a whole batch: the mean over its rows."""
+        means: FloatArray = self.pool.scores(experts, x, batch_statistics=True).mean(axis=1)
+        return means
+
+    def _accepting_newcomer(self, entry: RecentEntry[Batch]) -> Look | None:
+        """The newcomer whose bound the loss is within; of several, the one with the lowest loss."""
+        looks = [self._look(expert, entry) for expert in self.newcomers]
+        return min((look for look in looks if look.accepts), key=lambda look: look.loss, default=None)
+
+    def _record_probation(self, newcomer: Look, best: Look, entry: RecentEntry[Batch]) -> None:
         """Compare the scores, before the newcomer is trained on the batch (docs/paper.md, reading 4)."""
-        ids = (newcomer.expert.id, best.expert.id)
-        own, other = self.pool.scores(ids, entry.batch.x, batch_statistics=True).mean(axis=1)
-        self.newcomers[newcomer.expert.id].record(bool(own < other))
+        own = self.batch_scores([newcomer.expert.id], entry.batch.x)[0]
+        self.newcomers[newcomer.expert.id].record(bool(own < best.score))
 
     def _promote_if_ready(self, expert: Expert) -> None:
         probation = self.newcomers[expert.id]
@@ -177,19 +196,22 @@ class Learner:
             node = promote_flat(self.tree, expert.id)
             self.emit(ExpertPromoted(self.steps, expert.id, probation.rate, self.tree.nodes[node].parent))
 
-    def _look(self, expert: int, entry: RecentEntry[Batch], queried: int = 0) -> Choice:
+    def _look(self, expert: int, entry: RecentEntry[Batch]) -> Look:
         """Compare the batch's loss on an expert with the expert's bound; train nobody."""
         member = self.experts[expert]
-        loss = self.pool.loss(expert, entry.batch, entry.step)
-        return Choice(member, loss, member.losses.bound(self.config.epsilon), queried)
+        return Look(member, self.pool.loss(expert, entry.batch, entry.step), member.losses.bound(self.config.epsilon))
 
     def _train(self, expert: Expert, entry: RecentEntry[Batch]) -> None:
         """Train on a batch, now or after it waited in R; its loss joins the statistics, the batch the replay."""
         loss = self.pool.train(expert.id, entry.batch, entry.step)
-        expert.losses.update(loss)
-        expert.replay.add(entry.batch, self.keys.integer("replay", step=entry.step, expert=expert.id))
         entry.expert = expert.id
-        self._trained.append((entry.step, expert.id))
+        if isfinite(loss):
+            expert.losses.update(loss)
+            key = self.keys.integer("replay", entry.step, expert.id)
+            expert.replay.add(Remembered(entry.step, entry.batch), key)
+            self._trained.append((entry.step, expert.id))
+        else:
+            self.emit(UpdateSkipped(self.steps, expert.id, entry.step))
         # An outlier that waited in R goes to the expert of its own time, which may no longer be in use.
         if entry.step == self.steps and expert.id != self.last_used:
             self.emit(ExpertChanged(self.steps, self.last_used, expert.id))

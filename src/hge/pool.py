@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import nan
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +18,9 @@ from hge.nets import AutoencoderFactory, NetFactory, Shape
 from hge.scores import Score, build_score
 from hge.training import build_optimiser, mode_of
 from hge.types import Batch
+
+UNSUITABLE = 1e30
+"""Stands for a score that is not a number."""
 
 
 class ExpertPool(Protocol):
@@ -33,13 +37,19 @@ class ExpertPool(Protocol):
         """Return the loss that a training step would report, and change nothing."""
 
     def train(self, expert: int, batch: Batch, step: int) -> float:
-        """Train the expert and its score on the batch; return the loss before the update."""
+        """Train the expert and its score on the batch; return the loss before the update.
+
+        Where the loss or its gradient is not a number, nothing is trained and NaN comes back.
+        """
 
     def scores(self, experts: Sequence[int], x: Tensor, *, batch_statistics: bool) -> FloatArray:
-        """Return the scores [experts, rows], lower is more suitable; see `Score.score` for `batch_statistics`."""
+        """Return the scores [experts, rows], lower is more suitable; see `Score.score` for `batch_statistics`.
+
+        They are finite: what is not a number suits nobody.
+        """
 
     def logits(self, expert: int, x: Tensor) -> Tensor:
-        """Return the expert's answers [rows, outputs]."""
+        """Return the expert's answers [rows, outputs]; finite, too."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +79,12 @@ class EagerPool:
         """Add an untrained expert, its weights drawn by (seed, expert)."""
         assert expert == len(self.members), "experts are numbered in order of creation"
         spec = self.spec
-        with self.keys.seeded("weights", expert=expert):
-            net = spec.net(spec.shape, spec.outputs).to(self.device).eval()
-            score = build_score(spec.score, spec.optimiser, spec.autoencoder, spec.shape).to(self.device).eval()
+        with self.keys.seeded("weights", expert, device=self.device):
+            net = spec.net(spec.shape, spec.outputs).to(self.device, torch.float32).eval()
+            score = build_score(spec.score, spec.optimiser, spec.autoencoder, spec.shape)
+            score = score.to(self.device, torch.float32).eval()
+        if any(net is member.net for member in self.members):
+            raise ValueError("net: got the same module from the factory twice, expected a new one for each expert")
         self.members.append(_Member(net, build_optimiser(spec.optimiser, net.parameters()), score))
 
     @torch.no_grad()
@@ -79,7 +92,7 @@ class EagerPool:
         """Return the training loss under batch statistics; running statistics stay as they are."""
         net = self.members[expert].net
         with (
-            self.keys.seeded("dropout", step=step, expert=expert, device=self.device),
+            self.keys.seeded("dropout", step, expert, device=self.device),
             mode_of(net, training=False, rows=len(batch), batch_statistics=True),
         ):
             return float(nn.functional.cross_entropy(net(batch.x), batch.y))
@@ -87,28 +100,35 @@ class EagerPool:
     def train(self, expert: int, batch: Batch, step: int) -> float:
         """Take one optimiser step on the expert and let its score learn."""
         member = self.members[expert]
+        buffers = [(buffer, buffer.clone()) for buffer in member.net.buffers()]
         with (
-            self.keys.seeded("dropout", step=step, expert=expert, device=self.device),
+            self.keys.seeded("dropout", step, expert, device=self.device),
             mode_of(member.net, training=True, rows=len(batch)),
         ):
             loss = nn.functional.cross_entropy(member.net(batch.x), batch.y)
             member.optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
+            gradients = [p.grad for p in member.net.parameters() if p.grad is not None]
+            if not nn.utils.get_total_norm(gradients).isfinite():
+                for buffer, before in buffers:
+                    buffer.copy_(before)
+                return nan
             member.optimiser.step()
-        member.score.learn(batch.x, self.keys.generator("noise", step=step, expert=expert, device=self.device))
+        member.score.learn(batch.x, self.keys.generator("noise", step, expert, device=self.device))
         return float(loss.detach())
 
     @torch.no_grad()
     def scores(self, experts: Sequence[int], x: Tensor, *, batch_statistics: bool) -> FloatArray:
         """Ask each expert in turn."""
         rows = [self.members[e].score.score(x, batch_statistics=batch_statistics) for e in experts]
-        return np.asarray(torch.stack(rows).double().cpu())
+        scores = torch.stack(rows).double().nan_to_num(nan=UNSUITABLE, posinf=UNSUITABLE, neginf=UNSUITABLE)
+        return np.asarray(scores.cpu())
 
     @torch.no_grad()
     def logits(self, expert: int, x: Tensor) -> Tensor:
         """Return the answers under running statistics."""
         out: Tensor = self.members[expert].net(x)
-        return out
+        return out.nan_to_num()
 
 
 def resolve_device(name: str) -> str:

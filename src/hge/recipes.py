@@ -23,8 +23,8 @@ def build_config(scenario: str, method: str = "ge", recipe: str = "default", *, 
         raise ValueError(f"method: got {method!r}, expected one of {', '.join(METHODS)}")
     if recipe not in RECIPES:
         raise ValueError(f"recipe: got {recipe!r}, expected one of {', '.join(RECIPES)}")
-    if not 0 < epochs_scale < float("inf"):
-        raise ValueError(f"epochs_scale: got {epochs_scale}, expected a number above 0")
+    if not 0 < epochs_scale <= 1e6:
+        raise ValueError(f"epochs_scale: got {epochs_scale}, expected a number above 0, at most 1e6")
     config = RECIPES[recipe](scenario)
     learner = replace(config.learner, review=method != "ge-no-review")
     epochs = max(1, round(config.epochs * epochs_scale))
@@ -51,7 +51,7 @@ def paper(scenario: str) -> RunConfig:
         recipe="paper",
         score=ScoreConfig(name="autoencoder", kl_weight=1.0),
         optimiser=OptimiserConfig(name="sgd", lr=0.01, momentum=0.9, weight_decay=1e-4, clip_norm=0.0),
-        learner=LearnerConfig(sticky=False, newcomers_answer=False, promotion_window=50, promotion_rate=0.5),
+        learner=LearnerConfig(sticky=False, review_newcomers=False, newcomers_answer=False),
     )
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -30,7 +30,8 @@ class RunRecorder:
     def __init__(self, folder: Path, config: RunConfig) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        (folder / "result.json").unlink(missing_ok=True)  # a stale one would belong to another run
+        for stale in ("result.json", "report.html"):  # they would belong to another run
+            (folder / stale).unlink(missing_ok=True)
         write_json(folder / "config.json", config.as_json())
         self._events = (folder / "events.jsonl").open("w", encoding="utf-8")
         self._trace_file = (folder / "trace.csv").open("w", encoding="utf-8", newline="")
@@ -46,12 +47,10 @@ class RunRecorder:
         self._events.close()
         self._trace_file.close()
 
-    def event(self, event: Event) -> None:
-        """Append an event."""
-        self._events.write(json.dumps(event.as_json()) + "\n")
-
-    def step(self, task: int, step: Step) -> None:
-        """Append a row to the trace. The task stands here for the reader; the learner never saw it."""
+    def step(self, task: int, step: Step, events: Sequence[Event]) -> None:
+        """Append a row to the trace, and its events. The task stands here for the reader; the learner never saw it."""
+        for event in events:
+            self._events.write(json.dumps(event.as_json()) + "\n")
         self._trace.writerow(
             (
                 step.step,
@@ -84,13 +83,11 @@ class RunRecord:
         for name in ("config.json", "events.jsonl", "trace.csv", "result.json"):
             if not (folder / name).is_file():
                 raise ValueError(f"{folder}: no {name} there; expected the folder of a finished run")
-        events = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
-        columns = np.loadtxt(folder / "trace.csv", delimiter=",", skiprows=1, ndmin=2).T
         return cls(
-            json.loads((folder / "config.json").read_text(encoding="utf-8")),
-            [json.loads(line) for line in events],
-            dict(zip(TRACE_COLUMNS, columns, strict=True)),
-            json.loads((folder / "result.json").read_text(encoding="utf-8")),
+            _read(folder / "config.json", _read_json),
+            _read(folder / "events.jsonl", _read_events),
+            _read(folder / "trace.csv", _read_trace),
+            _read(folder / "result.json", _read_json),
         )
 
 
@@ -108,6 +105,34 @@ def environment() -> dict[str, Any]:
 def write_json(path: Path, value: Any) -> None:
     """Write JSON that a person can read too."""
     path.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def _read(path: Path, reader: Callable[[Path], Any]) -> Any:
+    try:
+        return reader(path)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: damaged, expected what `hge run` wrote there ({error})") from None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    value = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(value, dict) or not value:
+        raise ValueError("no settings or figures in it")
+    return value
+
+
+def _read_events(path: Path) -> list[dict[str, Any]]:
+    events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for event in events:
+        _ = event["event"], event["step"], event["expert"]
+    return events
+
+
+def _read_trace(path: Path) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
+    lines = path.read_text(encoding="utf-8").splitlines()[1:]
+    if not lines:
+        raise ValueError("no batch in it")
+    return dict(zip(TRACE_COLUMNS, np.loadtxt(lines, delimiter=",", ndmin=2).T, strict=True))
 
 
 def _commit() -> str:

@@ -54,8 +54,8 @@ def _sentence(event: dict[str, Any], before: list[dict[str, Any]]) -> str | None
                 else "within it: the same task, and training goes on"
             )
             return (
-                f"The loss stayed high. Expert {e}: {event['recent_loss']:.3g} on the set-aside batches, "
-                f"{event['replay_loss']:.3g} on its own replay. Z-score {event['z_score']:,.0f}, threshold "
+                f"The loss stayed high. Expert {e}: {_shown(event['recent_loss'])} on the set-aside batches, "
+                f"{_shown(event['replay_loss'])} on its own replay. Z-score {_shown(event['z_score'])}, threshold "
                 f"{event['threshold']:g}: {verdict}."
             )
         case "expert_created":
@@ -68,6 +68,12 @@ def _sentence(event: dict[str, Any], before: list[dict[str, Any]]) -> str | None
         case "expert_changed" if _known(e, before):
             return f"The stream went back to expert {e}, which had learned this task before. No expert was created."
     return None
+
+
+def _shown(value: float | None) -> str:
+    if value is None:
+        return "not a number"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _known(expert: int, before: list[dict[str, Any]]) -> bool:

@@ -17,7 +17,7 @@ from hge.events import Event
 from hge.keys import Keys
 from hge.learner import Learner, Step
 from hge.nets import AUTOENCODERS, NETS
-from hge.pool import EagerPool, PoolSpec
+from hge.pool import EagerPool, PoolSpec, resolve_device
 from hge.record import RunRecorder, environment
 
 OnStep = Callable[[Step, int, Learner], None]
@@ -29,24 +29,30 @@ def run(config: RunConfig, folder: Path, on_step: OnStep = lambda step, total, l
     check(config)
     keys = Keys(config.seed)
     scenario = SCENARIOS[config.scenario].build(config.tasks, keys)
-    ledger = Ledger()
-    with RunRecorder(folder, config) as recorder:
-
-        def emit(event: Event) -> None:
-            ledger.on_event(event)
-            recorder.event(event)
-
-        learner = _build_learner(config, scenario, keys, emit)
+    total = scenario.batches(config.batch_size, config.epochs)
+    ledger, events, rows = Ledger(), list[Event](), 0
+    learner = _build_learner(config, scenario, keys, events.append)
+    with RunRecorder(folder, config) as recorder:  # only now: a run that cannot be built leaves an older one alone
         started = time.perf_counter()
-        rows = _drive(learner, scenario, config, keys, ledger, recorder, on_step)
+        for task, batch in scenario.stream(config.batch_size, config.epochs, keys):
+            step = learner.learn(batch)  # the learner sees the batch, the ledger the task
+            ledger.observe(task, step, events)
+            recorder.step(task, step, events)
+            on_step(step, total, learner)
+            events.clear()
+            rows += len(batch)
+            if ledger.runaway:
+                break
         seconds = time.perf_counter() - started
-        result = _result(config, scenario, learner, ledger) | {"samples_per_second": round(rows / seconds, 1)}
-        recorder.result(result | {"protocol": _protocol(config)})
+        result = _result(config, scenario, learner, ledger)
+        result |= {"samples_per_second": round(rows / seconds, 1), "protocol": _protocol(config)}
+        recorder.result(result)
     return result
 
 
 def check(config: RunConfig) -> None:
     """Reject settings that cannot run, before anything is made."""
+    resolve_device(config.device)
     info = SCENARIOS[config.scenario]
     if info.most_tasks is not None and config.tasks > info.most_tasks:
         raise ValueError(f"tasks: got {config.tasks}, expected at most {info.most_tasks} for {info.name}")
@@ -65,28 +71,6 @@ def _build_learner(config: RunConfig, scenario: Scenario, keys: Keys, emit: Call
         config.optimiser,
     )
     return Learner(config.learner, EagerPool(spec, keys, torch.device(config.device)), keys, emit)
-
-
-def _drive(
-    learner: Learner,
-    scenario: Scenario,
-    config: RunConfig,
-    keys: Keys,
-    ledger: Ledger,
-    recorder: RunRecorder,
-    on_step: OnStep,
-) -> int:
-    """Hand each batch to the learner and its task to the ledger; return the number of rows."""
-    total, rows = scenario.batches(config.batch_size, config.epochs), 0
-    for task, batch in scenario.stream(config.batch_size, config.epochs, keys):
-        step = learner.learn(batch)
-        ledger.observe(task, step)
-        recorder.step(task, step)
-        on_step(step, total, learner)
-        rows += len(batch)
-        if ledger.runaway:
-            break
-    return rows
 
 
 def _result(config: RunConfig, scenario: Scenario, learner: Learner, ledger: Ledger) -> dict[str, Any]:

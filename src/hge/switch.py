@@ -128,6 +128,8 @@ def z_score(replay_losses: Sequence[float], recent_losses: Sequence[float]) -> f
     n = len(replay_losses)
     if n < 2:
         return 0.0
+    if not np.isfinite([*replay_losses, *recent_losses]).all():
+        return inf  # an expert that gives no number on what it remembers cannot claim the batches
     sigma = max(float(np.std(replay_losses)), 1e-8)
     difference = abs(float(np.mean(recent_losses)) - float(np.mean(replay_losses)))
     return difference / (sigma / sqrt(n))

@@ -21,7 +21,7 @@ def build_optimiser(config: OptimiserConfig, parameters: Iterable[nn.Parameter])
 
 @contextmanager
 def mode_of(net: nn.Module, *, training: bool, rows: int, batch_statistics: bool = False) -> Iterator[None]:
-    """Put `net` into the mode for training, for looking with batch statistics, or for answering, then into eval.
+    """Put `net` into the mode for training, for looking with batch statistics, or for answering; then into eval.
 
     A look with batch statistics computes what a training step would compute, but leaves the running statistics
     alone: another task's data must not leak into them, and the eval-mode loss is not comparable with the training
@@ -32,9 +32,16 @@ def mode_of(net: nn.Module, *, training: bool, rows: int, batch_statistics: bool
     for norm, tracks in norms:
         norm.train(norm.training and rows > 1)
         norm.track_running_stats = tracks and training
+    others = (
+        []
+        if training
+        else [(b, b.clone()) for m in net.modules() if not isinstance(m, _BatchNorm) for b in m.buffers(recurse=False)]
+    )
     try:
         yield
     finally:
         for norm, tracks in norms:
             norm.track_running_stats = tracks
+        for buffer, before in others:  # what other layers of a user's net may keep
+            buffer.copy_(before)
         net.eval()

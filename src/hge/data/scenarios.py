@@ -47,7 +47,7 @@ class Scenario:
         for visit, task in enumerate(self.visits):
             train = self.tasks[task].train
             for epoch in range(epochs):
-                order = keys.rng("shuffle", step=epoch, expert=visit).permutation(len(train))
+                order = keys.rng("shuffle", visit, epoch).permutation(len(train))
                 for start, stop in _cuts(len(train), batch_size):
                     rows = torch.from_numpy(order[start:stop])
                     yield task, Batch(train.x[rows], train.y[rows])
@@ -88,7 +88,7 @@ def permuted_digits(tasks: int, keys: Keys) -> Scenario:
     x, y = _digits()
     train, test = _split(y, keys)
     permutations = [np.arange(x.shape[1])]
-    permutations += [keys.rng("permutation", step=t).permutation(x.shape[1]) for t in range(1, tasks)]
+    permutations += [keys.rng("permutation", t).permutation(x.shape[1]) for t in range(1, tasks)]
     made = tuple(
         Task(_batch(x[train][:, p], y[train]), _batch(x[test][:, p], y[test]), f"permutation {t}")
         for t, p in enumerate(permutations)

@@ -14,7 +14,7 @@ from hge.scores.subspace import SubspaceScore
 
 
 class Score(Protocol):
-    """What an expert's score must do, beside being an `nn.Module` (its state is its parameters and buffers)."""
+    """What an expert's score must do, beside being an `nn.Module`."""
 
     def learn(self, x: Tensor, generator: torch.Generator) -> None:
         """Take in a batch on which the expert was trained."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import inf, prod
 
 import torch
 from torch import Tensor, nn
@@ -37,9 +37,9 @@ class AutoencoderScore(nn.Module):
             loss = self._loss(x, self.net.decode(latent), mean, log_variance).mean()
             self.optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            if self.clip_norm:
-                nn.utils.clip_grad_norm_(self.net.parameters(), self.clip_norm)
-            self.optimiser.step()
+            norm = nn.utils.clip_grad_norm_(self.net.parameters(), self.clip_norm or inf)
+            if norm.isfinite():
+                self.optimiser.step()
 
     @torch.no_grad()
     def score(self, x: Tensor, *, batch_statistics: bool) -> Tensor:

@@ -50,8 +50,8 @@ class SubspaceScore(nn.Module):
         self.register_buffer("covariance", torch.zeros(inputs, inputs))
         self.register_buffer("rows", torch.zeros((), dtype=torch.int64))
         self.register_buffer("rows_at_refresh", torch.zeros((), dtype=torch.int64))
-        # The identity's first columns start the power iteration well enough, and need no random numbers.
-        self.register_buffer("basis", torch.eye(inputs, width))
+        # A random start: unit vectors would be stuck where the first inputs are constant, as an image's border is.
+        self.register_buffer("basis", torch.linalg.qr(torch.randn(inputs, width))[0])
         self.register_buffer("variances", torch.ones(k))
         self.register_buffer("noise", torch.ones(()))
 
@@ -88,9 +88,10 @@ class SubspaceScore(nn.Module):
         for _ in range(POWER_ITERATIONS):
             basis, _ = torch.linalg.qr(self.covariance @ basis)
         small = basis.T @ self.covariance @ basis
-        values, vectors = torch.linalg.eigh((small + small.T) / 2)
-        self.basis = basis @ vectors.flip(1)
-        top = values.flip(0)[: self.components].clamp_min(0)
+        # In double, since in single it may fail to converge where eigenvalues span many orders of magnitude.
+        values, vectors = torch.linalg.eigh((small + small.T).double() / 2)
+        self.basis = basis @ vectors.flip(1).to(basis.dtype)
+        top = values.flip(0)[: self.components].clamp_min(0).to(basis.dtype)
         inputs, total = len(self.mean), self.covariance.trace()
         weight = PRIOR_ROWS / (int(self.rows) + PRIOR_ROWS)
         prior = weight * total / inputs

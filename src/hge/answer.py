@@ -77,10 +77,10 @@ class Answerer:
             return learner.pool.scores(ids, x[torch.from_numpy(groups)], batch_statistics=False)
 
         groups = 1 if batch_statistics else len(x)
-        routes = learner.tree.select(score, groups)
+        routes = learner.organisation.route(score, groups, single_rows=not batch_statistics)
         if not (learner.config.newcomers_answer and learner.newcomers):
             return routes
-        newcomers = list(learner.newcomers)
+        newcomers = learner.newcomers
         scores = np.full((len(learner.experts), groups), np.inf)
         scores[: len(routes.scores)] = routes.scores
         scores[newcomers] = score(newcomers, np.arange(groups))

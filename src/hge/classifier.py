@@ -90,6 +90,8 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         At prediction, choose an expert for each row by itself, or one for all rows of the call.
     class_capacity : int
         Outputs that every expert's head reserves. Classes appear as they come, up to this many.
+    organisation : {"flat", "tree", "lca"}
+        Ask all experts (GE); or go through a tree (HGE), ours or the paper's.
     epsilon, review, review_threshold, promotion_window, promotion_rate, sticky, newcomers_answer
         See `hge.config.LearnerConfig`.
     components, kl_weight
@@ -136,6 +138,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         epochs: int = 10,
         routing: Routing = "sample",
         class_capacity: int = 64,
+        organisation: Literal["flat", "tree", "lca"] = "flat",
         epsilon: float = 4.0,
         review: bool = True,
         review_threshold: float = 20.0,
@@ -159,6 +162,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.epochs = epochs
         self.routing = routing
         self.class_capacity = class_capacity
+        self.organisation = organisation
         self.epsilon = epsilon
         self.review = review
         self.review_threshold = review_threshold
@@ -285,6 +289,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             OptimiserConfig(optimiser, self.lr, self.momentum, self.weight_decay),
         )
         config = LearnerConfig(
+            organisation=check_choice("organisation", self.organisation, ("flat", "tree", "lca")),
             epsilon=self.epsilon,
             review=self.review,
             review_threshold=self.review_threshold,

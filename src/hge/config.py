@@ -13,7 +13,7 @@ import numpy as np
 Config = TypeVar("Config")
 LARGEST = 1e12
 """No setting is larger than this."""
-Method = Literal["ge", "ge-no-review"]
+Method = Literal["ge", "ge-no-review", "hge"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,12 @@ class LearnerConfig:
     """ε_review: a Z-score above it means another task."""
     review_newcomers: bool = True
     """Test the losses of the newcomer that fits best, too; the paper asks promoted experts only."""
+    organisation: Literal["flat", "tree", "lca"] = "flat"
+    """flat: GE. tree: HGE with experts that know their own (settling.py). lca: HGE as in the paper."""
+    path_coverage: float = 0.98
+    """lca: share of a newcomer's batches whose paths decide where it is placed."""
+    upkeep_looks: int = 16
+    """tree: remembered batches that are scored anew per batch of the stream, at the most."""
     promotion_window: int = 50
     """Batches over which a newcomer is compared with the gate's choice."""
     promotion_rate: float = 0.5
@@ -52,6 +58,8 @@ class LearnerConfig:
         _require(self.recent_capacity >= 3, "recent_capacity", self.recent_capacity, "at least 3")
         _require(self.replay_capacity >= 2, "replay_capacity", self.replay_capacity, "at least 2")
         _require(self.review_threshold >= 0, "review_threshold", self.review_threshold, "0 or more")
+        _require(0 < self.path_coverage <= 1, "path_coverage", self.path_coverage, "above 0 and at most 1")
+        _require(self.upkeep_looks >= 1, "upkeep_looks", self.upkeep_looks, "at least 1")
         _require(self.promotion_window >= 1, "promotion_window", self.promotion_window, "at least 1")
         _require(0 <= self.promotion_rate < 1, "promotion_rate", self.promotion_rate, "at least 0 and below 1")
 

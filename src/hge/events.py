@@ -92,6 +92,33 @@ class ExpertPromoted(Event):
 
 
 @dataclass(frozen=True)
+class ExpertUnmasked(Event):
+    """An expert had changed and would have claimed what another one remembers: its threshold was lowered."""
+
+    expert: int
+    """The expert whose threshold was too high."""
+    masked: int
+    threshold: str
+    """Which of its two thresholds: batch or row."""
+    batches: int
+    """Number of remembered batches that were masked, in whole or in rows."""
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
+class TreeRebuilt(Event):
+    """The tree had grown by a quarter since it was last built, and was built anew."""
+
+    expert: int
+    """The newcomer that made it grow."""
+    experts: int
+    questions_before: float
+    """Mean number of experts asked per remembered batch."""
+    questions_after: float
+
+
+@dataclass(frozen=True)
 class ExpertChanged(Event):
     """The stream moved on to another expert, old or new."""
 

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-Purpose = Literal["weights", "noise", "dropout", "replay", "shuffle", "split", "permutation", "classes"]
+Purpose = Literal["weights", "noise", "dropout", "replay", "shuffle", "split", "permutation", "classes", "tree"]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isfinite, nan
@@ -14,7 +15,6 @@ from hge.events import (
     Emit,
     ExpertChanged,
     ExpertCreated,
-    ExpertPromoted,
     LossReviewed,
     OutlierSettled,
     UpdateSkipped,
@@ -23,7 +23,8 @@ from hge.expert import Expert, Remembered, Replay
 from hge.gate import FloatArray, Routes, Tree
 from hge.keys import Keys
 from hge.pool import ExpertPool
-from hge.promotion import Probation, promote_flat
+from hge.promotion import Organisation, WindowedOrganisation
+from hge.settling import SettlingOrganisation
 from hge.switch import LossStats, RecentBuffer, RecentEntry, z_score
 from hge.types import Batch
 
@@ -37,6 +38,8 @@ class Look:
     bound: float
     score: float = nan
     """The expert's score of the batch, where the gate computed it."""
+    path: tuple[int, ...] = ()
+    """The way to it through the tree, where the gate went it."""
 
     @property
     def accepts(self) -> bool:
@@ -68,9 +71,7 @@ class Learner:
         self.keys = keys
         self.emit = emit
         self.experts: list[Expert] = []
-        self.tree = Tree()
-        """E, the promoted experts."""
-        self.newcomers: dict[int, Probation] = {}
+        self.newcomers: list[int] = []
         """E_new, the experts on probation."""
         self.recent: RecentBuffer[Batch] = RecentBuffer(config.recent_capacity)
         """R."""
@@ -78,13 +79,24 @@ class Learner:
         self.last_used = 0
         self._trained: list[tuple[int, int]] = []
         self._queried = 0
-        promote_flat(self.tree, self._new_expert().id)
+        self.evaluations = Counter[str]()
+        """Scores of a batch by an expert that were computed so far, by what for."""
+        self._new_expert()
+        self.organisation = self._build_organisation()
+
+    @property
+    def tree(self) -> Tree:
+        """E, the promoted experts."""
+        return self.organisation.tree
 
     def learn(self, batch: Batch) -> Step:
         """Learn one batch of the stream, and say what became of it."""
         entry = RecentEntry(self.steps, batch.to(self.pool.device))
         self._trained, self._queried = [], 0
         taken = self._ge(entry)
+        if taken.accepts:
+            for promoted in self.organisation.upkeep(entry.step, taken.expert.id):
+                self.newcomers.remove(promoted)
         self.steps += 1
         return Step(
             entry.step,
@@ -103,9 +115,9 @@ class Learner:
         if not best.accepts:
             newcomer = self._accepting_newcomer(entry)
             if newcomer is not None:
-                self._record_probation(newcomer, best, entry)
+                lower = self._scores_lower(newcomer, best, entry)
                 self._train(newcomer.expert, entry)
-                self._promote_if_ready(newcomer.expert)
+                self._promote_if_ready(newcomer, lower, best)
                 taken = newcomer
             else:
                 self.emit(BatchSetAside(entry.step, best.expert.id, best.loss, best.bound))
@@ -133,7 +145,8 @@ class Learner:
         expert = self._expert_of_same_task(entries) if self.config.review else None
         if expert is None:
             expert = self._new_expert()
-            self.newcomers[expert.id] = Probation(self.config.promotion_window)
+            self.newcomers.append(expert.id)
+            self.organisation.created(self.steps, expert.id)
             self.emit(ExpertCreated(self.steps, expert.id, len(entries)))
         for entry in entries:
             self._train(expert, entry)
@@ -168,11 +181,15 @@ class Learner:
         self._queried = int(routes.queried[0])
         best = int(routes.expert[0])
         look = last if last is not None and last.expert.id == best else self._look(best, entry)
-        return replace(look, score=float(routes.scores[best, 0]))
+        return replace(look, score=float(routes.scores[best, 0]), path=self.tree.path(int(routes.node[0])))
 
     def _gate(self, entry: RecentEntry[Batch]) -> Routes:
         """Route a batch, as one group, by its mean score."""
-        return self.tree.select(lambda ids, _: self.batch_scores(ids, entry.batch.x)[:, None], groups=1)
+        routes = self.organisation.route(
+            lambda ids, _: self.batch_scores(ids, entry.batch.x)[:, None], groups=1, single_rows=False
+        )
+        self.evaluations["gate"] += int(routes.queried[0])
+        return routes
 
     def batch_scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
         """Return the experts' scores of a whole batch: the mean over its rows."""
@@ -184,17 +201,14 @@ class Learner:
         looks = [self._look(expert, entry) for expert in self.newcomers]
         return min((look for look in looks if look.accepts), key=lambda look: look.loss, default=None)
 
-    def _record_probation(self, newcomer: Look, best: Look, entry: RecentEntry[Batch]) -> None:
+    def _scores_lower(self, newcomer: Look, best: Look, entry: RecentEntry[Batch]) -> bool:
         """Compare the scores, before the newcomer is trained on the batch (docs/paper.md, reading 4)."""
-        own = self.batch_scores([newcomer.expert.id], entry.batch.x)[0]
-        self.newcomers[newcomer.expert.id].record(bool(own < best.score))
+        self.evaluations["gate"] += 1
+        return bool(self.batch_scores([newcomer.expert.id], entry.batch.x)[0] < best.score)
 
-    def _promote_if_ready(self, expert: Expert) -> None:
-        probation = self.newcomers[expert.id]
-        if probation.passed(self.config.promotion_rate):
-            del self.newcomers[expert.id]
-            node = promote_flat(self.tree, expert.id)
-            self.emit(ExpertPromoted(self.steps, expert.id, probation.rate, self.tree.nodes[node].parent))
+    def _promote_if_ready(self, newcomer: Look, lower: bool, best: Look) -> None:
+        if self.organisation.accepted(self.steps, newcomer.expert.id, lower, best.path):
+            self.newcomers.remove(newcomer.expert.id)
 
     def _look(self, expert: int, entry: RecentEntry[Batch]) -> Look:
         """Compare the batch's loss on an expert with the expert's bound; train nobody."""
@@ -227,3 +241,39 @@ class Learner:
         self.pool.create(expert.id)
         self.experts.append(expert)
         return expert
+
+    def _build_organisation(self) -> Organisation:
+        config, replays = self.config, _Replays(self)
+        if config.organisation == "tree":
+            rng = self.keys.rng("tree")
+            return SettlingOrganisation(replays, self.emit, config.upkeep_looks, config.replay_capacity, rng)
+        coverage = config.path_coverage if config.organisation == "lca" else None
+        return WindowedOrganisation(replays, self.emit, config.promotion_window, config.promotion_rate, coverage)
+
+
+@dataclass(frozen=True)
+class _Replays:
+    """The experts' replay as an organisation may see it: as scores (`promotion.Replays`)."""
+
+    learner: Learner
+
+    def size(self, owner: int) -> int:
+        return len(self.learner.experts[owner].replay.kept)
+
+    def arrived(self, owner: int, place: int) -> int:
+        return self.learner.experts[owner].replay.kept[place].step
+
+    def trained(self, expert: int) -> int:
+        return self.learner.experts[expert].batches_trained
+
+    def batch_score(self, expert: int, owner: int, place: int) -> float:
+        self.learner.evaluations["replay"] += 1
+        return float(self.learner.batch_scores([expert], self._rows(owner, place))[0])
+
+    def row_scores(self, expert: int, owner: int, place: int) -> FloatArray:
+        self.learner.evaluations["replay"] += 1
+        scores: FloatArray = self.learner.pool.scores([expert], self._rows(owner, place), batch_statistics=False)[0]
+        return scores
+
+    def _rows(self, owner: int, place: int) -> Tensor:
+        return self.learner.experts[owner].replay.kept[place].batch.x

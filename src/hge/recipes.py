@@ -8,6 +8,9 @@ from typing import cast, get_args
 from hge.config import LearnerConfig, Method, OptimiserConfig, RunConfig, ScoreConfig
 from hge.data.scenarios import SCENARIOS
 
+PAPERS_HGE_PROMOTION_RATE = {"split-digits": 0.98, "permuted-digits": 0.98, "recurring-digits": 0.98}
+"""ε_promotion of HGE per scenario (appendix); the digits take that of the MNIST scenarios."""
+
 METHODS: tuple[str, ...] = get_args(Method)
 
 
@@ -27,6 +30,10 @@ def build_config(scenario: str, method: str = "ge", recipe: str = "default", *, 
         raise ValueError(f"epochs_scale: got {epochs_scale}, expected a number above 0, at most 1e6")
     config = RECIPES[recipe](scenario)
     learner = replace(config.learner, review=method != "ge-no-review")
+    if method == "hge" and recipe == "paper":
+        learner = replace(learner, organisation="lca", promotion_rate=PAPERS_HGE_PROMOTION_RATE[scenario])
+    elif method == "hge":
+        learner = replace(learner, organisation="tree")
     epochs = max(1, round(config.epochs * epochs_scale))
     return replace(config, method=cast(Method, method), learner=learner, epochs=epochs)
 

@@ -90,6 +90,7 @@ def _result(config: RunConfig, scenario: Scenario, learner: Learner, ledger: Led
         "switches_missed": switches.missed,
         "switches_false": switches.false,
         "switch_delay": switches.delay,
+        "score_evaluations_per_batch": {k: round(v / learner.steps, 3) for k, v in learner.evaluations.items()},
         "dnf": ledger.runaway,
         "batches": learner.steps,
         "tasks": [task.name for task in scenario.tasks],

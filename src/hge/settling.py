@@ -1,0 +1,221 @@
+"""Beyond the paper: a tree whose experts know their own, kept true by replay. Numbers only.
+
+The paper's tree goes wrong in two ways: an expert that has changed since it was placed masks others, and promotion
+needs a rate tuned per scenario. Here the tree only says whom to ask first. The search ends early only at an expert that
+recognises the data: whose score is lower than any that it has ever given to what others remember. Thresholds, promotion
+and the tree itself follow from the experts' scores of each other's replay, which are looked up a few per batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hge.events import Emit, ExpertPromoted, ExpertUnmasked, TreeRebuilt
+from hge.gate import FloatArray, Routes, ScoreExperts, Tree
+from hge.pivots import build_tree, insert
+from hge.promotion import Path, Replays
+
+SWEEP_GROWTH = 1.25
+"""An expert is looked at anew when it was trained on this many times the batches of its last sweep."""
+REBUILD_GROWTH = 1.25
+"""The tree is built anew when it has grown to this many times the experts of the last time."""
+
+
+class Scoreboard:
+    """How every expert scores what every expert remembers: per batch, and the lowest row that is another's."""
+
+    def __init__(self, replays: Replays, places: int) -> None:
+        self.replays = replays
+        self.places = places
+        self.batch = np.full((0, 0, places), np.nan)
+        """[expert, owner, place] score of a remembered batch."""
+        self.low = np.full((0, 0, places), np.nan)
+        """[expert, owner, place] the lowest score given to a row whose owner scores it lower still; inf: to none."""
+        self.own_rows: dict[tuple[int, int], tuple[int, FloatArray]] = {}
+
+    def grow(self) -> None:
+        """Make room for one more expert."""
+        n = len(self.batch) + 1
+        for name in ("batch", "low"):
+            old, new = getattr(self, name), np.full((n, n, self.places), np.nan)
+            new[: n - 1, : n - 1] = old
+            setattr(self, name, new)
+
+    def look(self, expert: int, owner: int, place: int) -> None:
+        """Score one remembered batch."""
+        if place >= self.replays.size(owner):
+            return
+        arrived = self.replays.arrived(owner, place)
+        if expert == owner or self.own_rows.get((owner, place), (-1,))[0] != arrived:
+            rows = self.replays.row_scores(owner, owner, place)
+            self.own_rows[owner, place] = arrived, rows
+            self.batch[owner, owner, place] = self.replays.batch_score(owner, owner, place)
+        if expert != owner:
+            own, rows = self.own_rows[owner, place][1], self.replays.row_scores(expert, owner, place)
+            self.batch[expert, owner, place] = self.replays.batch_score(expert, owner, place)
+            self.low[expert, owner, place] = rows[own < rows].min(initial=np.inf)
+
+    def foreign_batches(self, expert: int) -> FloatArray:
+        """[owner, place] the expert's scores of what is others' and scored lower by them; inf elsewhere."""
+        own = self.batch[np.arange(len(self.batch)), np.arange(len(self.batch))]
+        return np.where(own < self.batch[expert], self.batch[expert], np.inf)
+
+    def foreign_rows(self, expert: int) -> FloatArray:
+        """[owner, place] the lowest score that the expert gave to a row of another; inf where there is none."""
+        return np.where(np.isnan(self.low[expert]), np.inf, self.low[expert])
+
+    def settle_batch(self, expert: int) -> float:
+        """Return the batch score at or below which data are surely the expert's own."""
+        return _between(self.batch[expert, expert], self.foreign_batches(expert))
+
+    def settle_row(self, expert: int) -> float:
+        """Return the row score at or below which a row is surely the expert's own."""
+        rows = [rows for (owner, _), (_, rows) in self.own_rows.items() if owner == expert]
+        return _between(np.concatenate([*rows, np.empty(0)]), self.foreign_rows(expert))
+
+
+@dataclass
+class SettlingOrganisation:
+    """Keeps a scoreboard of the replay at a bounded cost per batch; thresholds, promotion and tree follow from it."""
+
+    replays: Replays
+    emit: Emit
+    looks_per_batch: int
+    places: int
+    rng: np.random.Generator
+    tree: Tree = field(default_factory=Tree)
+
+    def __post_init__(self) -> None:
+        self.board = Scoreboard(self.replays, self.places)
+        self.board.grow()
+        self.tree.add(0)
+        self.newcomers: list[int] = []
+        self.settle_batch: dict[int, float] = {}
+        self.settle_row: dict[int, float] = {}
+        self.waiting: deque[int] = deque()
+        self.sweep: Iterator[tuple[int, int, int]] = iter(())
+        self.swept: int | None = None
+        self.trained_at_sweep: dict[int, int] = {}
+        self.experts_at_build = 1
+        self.last_used = 0
+
+    def route(self, score: ScoreExperts, groups: int, *, single_rows: bool) -> Routes:
+        """Settling search, with the thresholds of single rows or of batches."""
+        return self.tree.search(score, groups, self.settle_row if single_rows else self.settle_batch)
+
+    def created(self, step: int, expert: int) -> None:
+        """Look at the newcomer as soon as possible."""
+        self.board.grow()
+        self.newcomers.append(expert)
+
+    def accepted(self, step: int, newcomer: int, lower: bool, path: Path) -> bool:
+        """Never promote on this: what the newcomer remembers will decide, in `upkeep`."""
+        return False
+
+    def upkeep(self, step: int, used: int) -> list[int]:
+        """Go on with the sweep of the scoreboard by a few looks; at its end thresholds are set and experts promoted."""
+        if used != self.last_used:
+            self._look_again(self.last_used, growth=1.0)
+            self.last_used = used
+        self._look_again(used, growth=SWEEP_GROWTH)
+        for _ in range(self.looks_per_batch):
+            look = next(self.sweep, None)
+            if look is None:
+                return self._end_sweep(step)
+            self.board.look(*look)
+        return []
+
+    def _look_again(self, expert: int, growth: float) -> None:
+        """Put an expert in line for a sweep, if it has learned enough since the last one."""
+        if expert not in self.waiting and self.replays.trained(expert) > growth * self.trained_at_sweep.get(expert, 0):
+            self.waiting.append(expert)
+
+    def _end_sweep(self, step: int) -> list[int]:
+        """Draw the conclusions of a finished sweep, and begin the next one."""
+        promoted: list[int] = []
+        if self.swept is not None:
+            if self.swept in self.newcomers and self._pays(self.swept):
+                self._promote(step, self.swept)
+                promoted.append(self.swept)
+            self._set_thresholds(step)
+        self.swept = self.waiting.popleft() if self.waiting else None
+        if self.swept is not None:
+            self.trained_at_sweep[self.swept] = self.replays.trained(self.swept)
+            self.sweep = self._looks(self.swept)
+        return promoted
+
+    def _looks(self, expert: int) -> Iterator[tuple[int, int, int]]:
+        """Yield all looks that a change of this expert calls for: (expert, owner, place)."""
+        others = [e for e in range(len(self.board.batch)) if e != expert]
+        yield from ((expert, expert, place) for place in range(self.places))
+        for place in range(self.places):
+            for other in others:
+                yield other, expert, place
+                yield expert, other, place
+
+    def _set_thresholds(self, step: int) -> None:
+        """Set every expert's thresholds; where an old one had come to mask another expert, say so."""
+        for expert in self.tree.experts:
+            batch, row = self.board.settle_batch(expert), self.board.settle_row(expert)
+            for kind, before, after, foreign in (
+                ("batch", self.settle_batch.get(expert, -np.inf), batch, self.board.foreign_batches(expert)),
+                ("row", self.settle_row.get(expert, -np.inf), row, self.board.foreign_rows(expert)),
+            ):
+                # An infinite threshold is that of an expert which had not met another yet: nothing went wrong.
+                for masked in np.flatnonzero((foreign <= before).any(axis=1)) if before < np.inf else ():
+                    count = int((foreign[masked] <= before).sum())
+                    self.emit(ExpertUnmasked(step, expert, int(masked), kind, count, before, after))
+            self.settle_batch[expert], self.settle_row[expert] = batch, row
+
+    def _pays(self, newcomer: int) -> bool:
+        """Would most of its replay be sent to it, and less of the others' than it gains?"""
+        experts, scores = self.tree.experts, self.board.batch
+        gained = scores[newcomer, newcomer] < np.nanmin(scores[experts, newcomer], axis=0)
+        own = scores[experts, experts]
+        right_now = own <= np.nanmin(scores[np.ix_(experts, experts)], axis=0)
+        lost = right_now & (scores[newcomer, experts] < own)
+        return bool(gained.sum() > max(self.replays.size(newcomer) / 2, lost.sum()))
+
+    def _promote(self, step: int, expert: int) -> None:
+        self.newcomers.remove(expert)
+        own = self.board.batch[:, expert]
+        rate = float((own[expert] < np.nanmin(own[self.tree.experts], axis=0)).mean())
+        node = insert(self.tree, expert, {e: float(np.nanmean(own[e])) for e in self.tree.experts})
+        self.emit(ExpertPromoted(step, expert, rate, self.tree.nodes[node].parent))
+        experts = sorted(self.tree.experts)
+        if len(experts) >= REBUILD_GROWTH * self.experts_at_build:
+            before = self._questions()
+            self.tree = build_tree(experts, self.board.batch[np.ix_(experts, experts)], self.rng)
+            self.experts_at_build = len(experts)
+            self.emit(TreeRebuilt(step, expert, len(experts), before, self._questions()))
+
+    def _questions(self) -> float:
+        """Return the mean number of experts asked per remembered batch."""
+        experts = sorted(self.tree.experts)
+        scores = self.board.batch[:, experts].reshape(len(self.board.batch), -1)
+        scores = scores[:, ~np.isnan(scores[experts]).any(axis=0)]
+        settle = {expert: self.board.settle_batch(expert) for expert in experts}
+        routes = self.tree.search(lambda ids, groups: scores[np.ix_(np.array(ids), groups)], scores.shape[1], settle)
+        return float(routes.queried.mean())
+
+
+def _between(own: FloatArray, foreign: FloatArray) -> float:
+    """Return a threshold between the expert's own scores and the foreign ones.
+
+    Half way, if they are apart; else just below the foreign ones.
+
+    >>> _between(np.array([1.0, 2.0]), np.array([4.0, np.inf]))
+    3.0
+    >>> _between(np.array([1.0, 2.0]), np.array([1.5])) < 1.5
+    True
+    """
+    if not np.isfinite(own).any():
+        return -np.inf
+    highest, lowest = float(np.nanmax(own)), float(np.min(foreign, initial=np.inf))
+    if highest >= lowest:
+        return float(np.nextafter(lowest, -np.inf))
+    return (highest + lowest) / 2

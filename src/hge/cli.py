@@ -1,9 +1,9 @@
-"""The `hge` command: demo, run, scenarios, report."""
+"""The `hge` command: demo, run, scenarios, trees, report."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +16,14 @@ from rich.table import Table
 
 from hge.config import RunConfig, override
 from hge.data.scenarios import SCENARIOS
+from hge.drawing import tree_dot, tree_text
 from hge.learner import Learner, Step
+from hge.organise import organise
 from hge.pool import resolve_device
 from hge.recipes import METHODS, RECIPES, build_config
-from hge.report import write_report
-from hge.run import OnStep, check, run
+from hge.record import read_result
+from hge.report import ORGANISATIONS, trees_of, write_report, write_trees
+from hge.run import check, run
 
 app = typer.Typer(
     help="Learn for ever from a stream that nobody has labelled with tasks (Gated Experts).",
@@ -82,6 +85,19 @@ def scenarios() -> None:
 
 
 @app.command()
+def trees(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of finished runs.")],
+    out: Annotated[Path, typer.Option(help="Page with all trees side by side.")] = Path("runs/trees.html"),
+) -> None:
+    """Show the trees of runs: as text here, side by side on a page, and as tree-NAME.dot for Graphviz."""
+    for folder in folders:
+        for name, drawn in trees_of(read_result(folder)).items():
+            console.print(f"[bold]{folder.name}: {name}[/bold]\n{tree_text(drawn.tree)}", highlight=False)
+            (folder / f"tree-{name}.dot").write_text(tree_dot(drawn), encoding="utf-8")
+    console.print(f"Page: {write_trees(folders, out)}", soft_wrap=True)
+
+
+@app.command()
 def report(folder: Annotated[Path, typer.Argument(help="Folder of a finished run.")]) -> None:
     """Write report.html anew from a run's files."""
     console.print(f"Report: {write_report(folder)}", soft_wrap=True)
@@ -110,35 +126,49 @@ def main() -> None:
 def _run_and_show(config: RunConfig, out: Path) -> None:
     check(config)
     try:
-        with _progress(config) as on_step:
-            result = run(config, out, on_step)
+        with _progress(config) as show:
+            if config.method == "organise":
+                result = organise(config, out, lambda done, total, phase: show(done, total, phase))
+            else:
+                result = run(
+                    config, out, lambda step, total, learner: show(step.step + 1, total, _status(step, learner))
+                )
     except KeyboardInterrupt:
         console.print(f"Stopped. The events and the trace so far are in {out}.", soft_wrap=True)
         raise
-    console.print(_result_table(config, result))
-    if result["dnf"]:
+    console.print(_organise_table(config, result) if config.method == "organise" else _result_table(config, result))
+    if result.get("dnf"):
         console.print("Did not finish: more than five experts within one task (runaway creation).")
     console.print(f"Report: {write_report(out)}", soft_wrap=True)
 
 
 @contextmanager
-def _progress(config: RunConfig) -> Iterator[OnStep]:
-    """Show a live line: batches, experts, current expert, loss, time left."""
+def _progress(config: RunConfig) -> Iterator[Callable[[int, int, str], None]]:
+    """Show a live line: what is done, a status, time left."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=24),
         MofNCompleteColumn(),
-        TextColumn("batches, {task.fields[status]}"),
+        TextColumn("{task.fields[status]}"),
         TimeRemainingColumn(compact=True),
     )
     with Progress(*columns, console=console) as progress:
         line = progress.add_task(config.scenario, total=None, status="starting")
+        yield lambda done, total, status: progress.update(line, completed=done, total=total, status=status)
 
-        def on_step(step: Step, total: int, learner: Learner) -> None:
-            status = f"experts {len(learner.experts)}, now {step.expert}, loss {step.loss:6.3f}"
-            progress.update(line, completed=step.step + 1, total=total, status=status)
 
-        yield on_step
+def _status(step: Step, learner: Learner) -> str:
+    return f"batches, experts {len(learner.experts)}, now {step.expert}, loss {step.loss:6.3f}"
+
+
+def _organise_table(config: RunConfig, result: dict[str, Any]) -> Table:
+    table = Table(
+        "", "right expert", "experts queried", title=f"{config.scenario}, batches of {config.test_batch_size}"
+    )
+    for name, about in ORGANISATIONS.items():
+        row = result["organisation"][name]
+        table.add_row(about, f"{row['accuracy']:.2f} %", f"{row['experts_queried']:.2f} of {len(result['tasks'])}")
+    return table
 
 
 def _result_table(config: RunConfig, result: dict[str, Any]) -> Table:

@@ -13,7 +13,7 @@ import numpy as np
 Config = TypeVar("Config")
 LARGEST = 1e12
 """No setting is larger than this."""
-Method = Literal["ge", "ge-no-review", "hge"]
+Method = Literal["ge", "ge-no-review", "hge", "organise"]
 
 
 @dataclass(frozen=True)

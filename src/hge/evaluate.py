@@ -106,6 +106,8 @@ class Figures:
     experts_queried: float
     routed: FloatArray
     """[tasks, experts] percentage of a task's groups that were sent to an expert."""
+    reached: FloatArray
+    """[nodes] percentage of a task's groups that ended at or below a node of the tree."""
 
 
 def evaluate(
@@ -117,7 +119,7 @@ def evaluate(
     batch_size: int,
 ) -> Figures:
     """Test every task: rows routed one by one, or same-task batches routed as one (the last partial one included)."""
-    rows: list[tuple[float, float, float, FloatArray]] = []
+    rows: list[tuple[float, float, float, FloatArray, FloatArray]] = []
     experts = len(answerer.learner.experts)
     for task, own in zip(tasks, owners, strict=True):
         groups = [task.test.x] if routing == "sample" else list(torch.split(task.test.x, batch_size))
@@ -131,7 +133,14 @@ def evaluate(
                 100 * float(np.isin(chosen, list(own)).mean()),
                 float(np.concatenate([r.queried for r in routes]).mean()),
                 100 * np.bincount(chosen, minlength=experts) / len(chosen),
+                answerer.learner.tree.reached(np.concatenate([r.node for r in routes])),
             )
         )
-    accuracy, gate, queried, routed = zip(*rows, strict=True)
-    return Figures(float(np.mean(accuracy)), float(np.mean(gate)), float(np.mean(queried)), np.stack(routed))
+    accuracy, gate, queried, routed, reached = zip(*rows, strict=True)
+    return Figures(
+        float(np.mean(accuracy)),
+        float(np.mean(gate)),
+        float(np.mean(queried)),
+        np.stack(routed),
+        np.mean(reached, axis=0),
+    )

@@ -9,20 +9,15 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps, rc_context
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from hge.drawing import colour_of
 from hge.record import RunRecord
 
 REFUSED = "#c0392b"
 BOUND = "#8d99ae"
-
-
-def expert_colour(expert: int) -> str:
-    """Return the expert's colour, the same in every figure."""
-    red, green, blue, _ = colormaps["tab10" if expert < 10 else "tab20"](expert % (10 if expert < 10 else 20))
-    return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
 
 
 def loss_figure(record: RunRecord) -> str:
@@ -73,7 +68,7 @@ def _draw_losses(axes: Axes, record: RunRecord, size: float = 5) -> None:
     axes.plot(step, np.maximum(bound, floor), color=BOUND, lw=0.9, label="bound μ + εσ of the expert that was asked")
     for expert in np.unique(trace["expert"][~refused]).astype(int):
         rows = ~refused & (trace["expert"] == expert)
-        axes.scatter(step[rows], np.maximum(loss[rows], floor), s=size, lw=0, color=expert_colour(expert))
+        axes.scatter(step[rows], np.maximum(loss[rows], floor), s=size, lw=0, color=colour_of(expert))
     axes.scatter(
         step[refused],
         loss[refused],
@@ -96,7 +91,7 @@ def _mark_events(axes: Axes, record: RunRecord, first: int, last: int) -> None:
     for event in record.events:
         if event["event"] in styles and first <= event["step"] <= last:
             line, label = styles[event["event"]]
-            colour = expert_colour(event["expert"])
+            colour = colour_of(event["expert"])
             axes.axvline(event["step"], color=colour, ls=line, lw=1.4, label=None if label in labelled else label)
             labelled.add(label)
 
@@ -110,7 +105,7 @@ def _draw_strips(axes: Axes, record: RunRecord) -> None:
         axes.text(visit["start"] + width / 2, 1.45, chr(ord("A") + visit["task"] % 26), ha="center", va="center")
     trace = record.trace
     for expert, start, stop in _runs(np.where(trace["set_aside"] == 1, -1, trace["expert"]).astype(int)):
-        colour = REFUSED if expert < 0 else expert_colour(expert)
+        colour = REFUSED if expert < 0 else colour_of(expert)
         axes.broken_barh([(start, stop - start)], (0, 0.9), color=colour, lw=0)
     axes.set_yticks([0.45, 1.45], ["expert", "task (hidden)"])
     axes.set_xlabel("batch")

@@ -86,6 +86,25 @@ class Tree:
             node = self.nodes[node].parent
         return tuple(reversed(path))
 
+    def as_json(self) -> list[list[int]]:
+        """Return [expert, parent] of every node, the root first."""
+        return [[node.expert, node.parent] for node in self.nodes]
+
+    @classmethod
+    def from_json(cls, nodes: list[list[int]]) -> Tree:
+        """Read a tree that `as_json` gave."""
+        tree = cls()
+        for expert, parent in nodes[1:]:
+            tree.add(expert, parent)
+        return tree
+
+    def reached(self, ends: IntArray) -> FloatArray:
+        """Return, for each node, the percentage of groups that ended at or below it."""
+        counts = np.bincount(ends[ends > ROOT], minlength=len(self.nodes)).astype(np.float64)
+        for node in range(len(self.nodes) - 1, ROOT, -1):  # children come after their parents
+            counts[self.nodes[node].parent] += counts[node]
+        return 100 * counts / max(len(ends), 1)
+
     def descendants(self, node: int) -> list[int]:
         """Return all nodes below `node`."""
         found = list(self.children[node])

@@ -91,6 +91,14 @@ class RunRecord:
         )
 
 
+def read_result(folder: Path) -> dict[str, Any]:
+    """Read a run's result.json; an error says what is missing or wrong."""
+    if not (folder / "result.json").is_file():
+        raise ValueError(f"{folder}: no result.json there; expected the folder of a finished run")
+    result: dict[str, Any] = _read(folder / "result.json", _read_json)
+    return result
+
+
 def environment() -> dict[str, Any]:
     """Say what the run ran on: commit, versions, threads, machine."""
     packages = ("torch", "numpy", "scikit-learn")

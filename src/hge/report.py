@@ -2,22 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from hge.figures import expert_colour, loss_figure, routing_figure, switch_figure
-from hge.record import RunRecord
+from hge.drawing import DrawnTree, colour_of, tree_svg
+from hge.figures import loss_figure, routing_figure, switch_figure
+from hge.gate import Tree
+from hge.record import RunRecord, read_result
+
+ORGANISATIONS = {
+    "ge": "GE: flat",
+    "hge": "HGE: Algorithm 3 in the order of the tasks",
+    "upper": "Upper: the cheapest good tree of many orders",
+    "tree": "Ours: experts that know their own",
+}
 
 
 def write_report(folder: Path) -> Path:
     """Read a run's files and write report.html beside them."""
-    record = RunRecord.read(folder)
+    result = read_result(folder)
+    html = _organise_page(result) if "organisation" in result else _run_page(RunRecord.read(folder))
+    path = folder / "report.html"
+    path.write_text(html, encoding="utf-8")
+    return path
+
+
+def write_trees(folders: Sequence[Path], path: Path) -> Path:
+    """Write the trees of several runs side by side."""
+    trees = {
+        f"{folder.name}: {name}": Markup(tree_svg(drawn))
+        for folder in folders
+        for name, drawn in trees_of(read_result(folder)).items()
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(_render("trees.html.j2", trees=trees), encoding="utf-8")
+    return path
+
+
+def trees_of(result: dict[str, Any]) -> dict[str, DrawnTree]:
+    """Return the trees of a run, by name."""
+    trees = result["trees"] if "trees" in result else {result["protocol"]["method"]: result["tree"]}
+    return {
+        name: DrawnTree(Tree.from_json(tree["nodes"]), tree["reached"], domains_of_experts(result))
+        for name, tree in trees.items()
+    }
+
+
+def domains_of_experts(result: dict[str, Any]) -> list[str]:
+    """Return the domain of each expert: that of the task which it answers for most."""
+    if "routed" not in result:  # trained separately: expert t is that of task t
+        return list(result["domains"])
+    return [result["domains"][task] for task in np.argmax(result["routed"]["batch"], axis=0)]
+
+
+def _run_page(record: RunRecord) -> str:
     created = [e["step"] for e in record.events if e["event"] == "expert_created"]
-    pages = Environment(loader=PackageLoader("hge", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    html = pages.get_template("report.html.j2").render(
+    [drawn] = trees_of(record.result).values()
+    return _render(
+        "report.html.j2",
         result=record.result,
         config=record.config,
         protocol=record.result["protocol"],
@@ -26,12 +73,20 @@ def write_report(folder: Path) -> Path:
         switch_svg=Markup(switch_figure(record, created[0])) if created else None,
         first_creation=created[0] if created else None,
         routing_svg=Markup(routing_figure(record, record.config["routing"])),
+        tree_svg=Markup(tree_svg(drawn)) if record.config["learner"]["organisation"] != "flat" else None,
         story=story(record),
-        expert_colour=expert_colour,
+        colour_of=colour_of,
     )
-    path = folder / "report.html"
-    path.write_text(html, encoding="utf-8")
-    return path
+
+
+def _organise_page(result: dict[str, Any]) -> str:
+    trees = {name: Markup(tree_svg(drawn)) for name, drawn in trees_of(result).items()}
+    return _render("organise.html.j2", result=result, protocol=result["protocol"], trees=trees, names=ORGANISATIONS)
+
+
+def _render(template: str, **values: Any) -> str:
+    pages = Environment(loader=PackageLoader("hge", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    return pages.get_template(template).render(**values)
 
 
 def story(record: RunRecord) -> list[dict[str, Any]]:
@@ -64,6 +119,16 @@ def _sentence(event: dict[str, Any], before: list[dict[str, Any]]) -> str | None
             return (
                 f"Expert {e} was promoted: on {event['rate']:.0%} of its last batches its score was lower than that "
                 "of the expert the gate had chosen."
+            )
+        case "expert_unmasked":
+            return (
+                f"Expert {e} had changed and would have claimed what expert {event['masked']} remembers "
+                f"({event['batches']} batches, by its {event['threshold']} threshold): the threshold was lowered."
+            )
+        case "tree_rebuilt":
+            return (
+                f"The tree was built anew for {event['experts']} experts: {event['questions_after']:.2f} questions per "
+                f"remembered batch instead of {event['questions_before']:.2f}."
             )
         case "expert_changed" if _known(e, before):
             return f"The stream went back to expert {e}, which had learned this task before. No expert was created."

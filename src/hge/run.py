@@ -31,7 +31,7 @@ def run(config: RunConfig, folder: Path, on_step: OnStep = lambda step, total, l
     scenario = SCENARIOS[config.scenario].build(config.tasks, keys)
     total = scenario.batches(config.batch_size, config.epochs)
     ledger, events, rows = Ledger(), list[Event](), 0
-    learner = _build_learner(config, scenario, keys, events.append)
+    learner = Learner(config.learner, build_pool(config, scenario, keys), keys, events.append)
     with RunRecorder(folder, config) as recorder:  # only now: a run that cannot be built leaves an older one alone
         started = time.perf_counter()
         for task, batch in scenario.stream(config.batch_size, config.epochs, keys):
@@ -45,7 +45,7 @@ def run(config: RunConfig, folder: Path, on_step: OnStep = lambda step, total, l
                 break
         seconds = time.perf_counter() - started
         result = _result(config, scenario, learner, ledger)
-        result |= {"samples_per_second": round(rows / seconds, 1), "protocol": _protocol(config)}
+        result |= {"samples_per_second": round(rows / seconds, 1), "protocol": protocol(config)}
         recorder.result(result)
     return result
 
@@ -61,7 +61,8 @@ def check(config: RunConfig) -> None:
             raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(known)}")
 
 
-def _build_learner(config: RunConfig, scenario: Scenario, keys: Keys, emit: Callable[[Event], None]) -> Learner:
+def build_pool(config: RunConfig, scenario: Scenario, keys: Keys) -> EagerPool:
+    """Return an empty pool for the scenario's experts."""
     spec = PoolSpec(
         scenario.shape,
         scenario.classes,
@@ -70,7 +71,7 @@ def _build_learner(config: RunConfig, scenario: Scenario, keys: Keys, emit: Call
         config.score,
         config.optimiser,
     )
-    return Learner(config.learner, EagerPool(spec, keys, torch.device(config.device)), keys, emit)
+    return EagerPool(spec, keys, torch.device(config.device))
 
 
 def _result(config: RunConfig, scenario: Scenario, learner: Learner, ledger: Ledger) -> dict[str, Any]:
@@ -95,11 +96,14 @@ def _result(config: RunConfig, scenario: Scenario, learner: Learner, ledger: Led
         "batches": learner.steps,
         "tasks": [task.name for task in scenario.tasks],
         "visits": ledger.visits(),
+        "tree": {"nodes": learner.tree.as_json(), "reached": figures["batch"].reached.round(2).tolist()},
+        "domains": [task.domain for task in scenario.tasks],
         "routed": {r: f.routed.round(2).tolist() for r, f in figures.items()},
     }
 
 
-def _protocol(config: RunConfig) -> dict[str, Any]:
+def protocol(config: RunConfig) -> dict[str, Any]:
+    """Say under which settings, and on what, a run was made."""
     names = (
         "scenario",
         "method",

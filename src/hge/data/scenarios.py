@@ -22,6 +22,8 @@ class Task:
     train: Batch
     test: Batch
     name: str
+    domain: str = ""
+    """What kind of data, where a scenario mixes several."""
 
 
 @dataclass(frozen=True)

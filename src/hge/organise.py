@@ -1,0 +1,151 @@
+"""Section 5.2's controlled experiment: experts trained separately, then organised in four ways over the same scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hge.config import RunConfig
+from hge.data.scenarios import SCENARIOS, Scenario
+from hge.expert import Remembered, Replay
+from hge.gate import FloatArray, Routes, Tree
+from hge.keys import Keys
+from hge.pivots import build_tree
+from hge.pool import ExpertPool
+from hge.record import RunRecorder
+from hge.run import build_pool, check, protocol
+from hge.settling import Scoreboard
+from hge.types import Batch
+from hge.upper import OwnedBatches, TreeFigures, figures, flat_tree, lca_tree, search_upper, select, statistics
+
+OnProgress = Callable[[int, int, str], None]
+"""Called with what is done, what there is to do, and in which phase."""
+ORDERS = 1000
+
+
+class SeparateExperts:
+    """One expert per task, trained on that task alone: the only place where a learner is told tasks, openly."""
+
+    def __init__(self, scenario: Scenario, pool: ExpertPool, keys: Keys, replay_capacity: int) -> None:
+        self.pool = pool
+        self.keys = keys
+        self.replay = [Replay(replay_capacity) for _ in scenario.tasks]
+        for expert in range(len(scenario.tasks)):
+            pool.create(expert)
+
+    def train(self, task: int, batch: Batch, step: int) -> None:
+        """Train the task's expert."""
+        batch = batch.to(self.pool.device)
+        self.pool.train(task, batch, step)
+        self.replay[task].add(Remembered(step, batch), self.keys.integer("replay", step, task))
+
+    def batch_scores(self, x: torch.Tensor) -> FloatArray:
+        """Return every expert's score of a batch."""
+        experts = range(len(self.replay))
+        means: FloatArray = self.pool.scores(experts, x.to(self.pool.device), batch_statistics=True).mean(axis=1)
+        return means
+
+    # As promotion.Replays, for the scoreboard
+
+    def size(self, owner: int) -> int:
+        """Return the number of batches in a replay."""
+        return len(self.replay[owner].kept)
+
+    def arrived(self, owner: int, place: int) -> int:
+        """Return the step of a batch in a replay."""
+        return self.replay[owner].kept[place].step
+
+    def trained(self, expert: int) -> int:
+        """Return the number of batches on which an expert was trained."""
+        return self.replay[expert].seen
+
+    def batch_score(self, expert: int, owner: int, place: int) -> float:
+        """Return an expert's score of a remembered batch."""
+        x = self.replay[owner].kept[place].batch.x
+        return float(self.pool.scores([expert], x, batch_statistics=True).mean())
+
+    def row_scores(self, expert: int, owner: int, place: int) -> FloatArray:
+        """Return an expert's scores of the rows of a remembered batch."""
+        rows: FloatArray = self.pool.scores([expert], self.replay[owner].kept[place].batch.x, batch_statistics=False)[0]
+        return rows
+
+
+def organise(
+    config: RunConfig, folder: Path, on_progress: OnProgress = lambda done, total, phase: None, orders: int = ORDERS
+) -> dict[str, Any]:
+    """Train separately, organise as GE, HGE, Upper and our tree, and return what stands in result.json."""
+    check(config)
+    keys = Keys(config.seed)
+    scenario = SCENARIOS[config.scenario].build(config.tasks, keys)
+    experts = SeparateExperts(scenario, build_pool(config, scenario, keys), keys, config.learner.replay_capacity)
+    with RunRecorder(folder, config) as recorder:
+        total = scenario.batches(config.batch_size, config.epochs)
+        for step, (task, batch) in enumerate(scenario.stream(config.batch_size, config.epochs, keys)):
+            experts.train(task, batch, step)
+            on_progress(step + 1, total, "training")
+        training, replay, test = _scores(experts, scenario, config, keys)
+        upper = search_upper(
+            training, replay, test, orders, keys.rng("tree"), lambda done: on_progress(done, orders, "orders")
+        )
+        count = len(scenario.tasks)
+        trees = {
+            "ge": flat_tree(count),
+            "hge": lca_tree(range(count), training, replay, config.learner.path_coverage),
+            "upper": upper.tree,
+        }
+        routes = {name: select(tree, test.scores) for name, tree in trees.items()}
+        trees["tree"], routes["tree"] = _settling_tree(experts, test, keys)
+        result = {
+            "organisation": {name: _row(figures(r, test.owner)) for name, r in routes.items()},
+            "upper_statistics": statistics(upper.all_figures),
+            "orders": orders,
+            "trees": {
+                name: {"nodes": tree.as_json(), "reached": tree.reached(routes[name].node).round(2).tolist()}
+                for name, tree in trees.items()
+            },
+            "domains": [task.domain for task in scenario.tasks],
+            "tasks": [task.name for task in scenario.tasks],
+            "protocol": protocol(config),
+        }
+        recorder.result(result)
+    return result
+
+
+def _scores(
+    experts: SeparateExperts, scenario: Scenario, config: RunConfig, keys: Keys
+) -> tuple[OwnedBatches, OwnedBatches, OwnedBatches]:
+    """Score one epoch of every task's training batches, the replay, and the test batches."""
+    training: list[list[torch.Tensor]] = [[] for _ in scenario.tasks]
+    for task, batch in scenario.stream(config.batch_size, 1, keys):
+        training[task].append(batch.x)
+    replay = [[kept.batch.x for kept in r.kept] for r in experts.replay]
+    test = [list(torch.split(task.test.x, config.test_batch_size)) for task in scenario.tasks]
+    made = []
+    for batches in (training, replay, test):
+        owner = np.repeat(np.arange(len(batches)), [len(b) for b in batches])
+        made.append(OwnedBatches(np.stack([experts.batch_scores(x) for b in batches for x in b], axis=1), owner))
+    return made[0], made[1], made[2]
+
+
+def _settling_tree(experts: SeparateExperts, test: OwnedBatches, keys: Keys) -> tuple[Tree, Routes]:
+    """Build our tree over the same experts, and route the test batches through it."""
+    count, places = len(experts.replay), experts.replay[0].capacity
+    board = Scoreboard(experts, places)
+    for _ in range(count):
+        board.grow()
+    for owner in range(count):
+        for place in range(places):
+            for expert in (owner, *(e for e in range(count) if e != owner)):
+                board.look(expert, owner, place)
+    tree = build_tree(range(count), board.batch, keys.rng("tree"))
+    settle = {expert: board.settle_batch(expert) for expert in range(count)}
+    routes = tree.search(lambda ids, groups: test.scores[np.ix_(np.array(ids), groups)], test.scores.shape[1], settle)
+    return tree, routes
+
+
+def _row(row: TreeFigures) -> dict[str, float]:
+    return {"accuracy": round(row.accuracy, 3), "experts_queried": round(row.experts_queried, 3)}

@@ -62,7 +62,7 @@ def test_newcomers_that_were_never_promoted_answer(score: str, least: float) -> 
 def test_newcomer_answers_without_spoiling_the_others() -> None:
     """Stopped soon after the last expert was created: its task is answered, and the others hardly lose."""
     learner, scenario = learned(LearnerConfig(), batches_after_last_creation=20)
-    assert list(learner.newcomers) == [4]
+    assert learner.newcomers == [4]
     others, last = scenario.tasks[:4], scenario.tasks[4:]
     with_newcomer = accuracy(learner, others), accuracy(learner, last)
     learner.config = replace(learner.config, newcomers_answer=False)

@@ -90,7 +90,7 @@ def test_scenarios_are_listed(tmp_path: Path) -> None:
         (["run", "split-digits", "--what"], "No such option"),
         (["run", "split-digits", "--seed", "x"], "Invalid value for '--seed'"),
         (["run", "split-digits", "--seed", "-1"], "seed: got -1, expected 0 or more"),
-        (["run", "split-digits", "--method", "tea"], "method: got 'tea', expected one of ge, ge-no-review"),
+        (["run", "split-digits", "--method", "tea"], "method: got 'tea', expected one of ge, ge-no-review, hge"),
         (["run", "split-digits", "--recipe", "tea"], "recipe: got 'tea'"),
         (["run", "split-digits", "--score", "tea"], "score.name: got 'tea'"),
         (["run", "split-digits", "--routing", "tea"], "routing: got 'tea', expected 'sample' or 'batch'"),
@@ -104,7 +104,8 @@ def test_scenarios_are_listed(tmp_path: Path) -> None:
         (["run", "split-digits", "--set", "device=toaster"], "device: got 'toaster'"),
         (["run", "split-digits", "--set", "net=resnet18"], "resnet18: got inputs of shape (64,)"),
         (["run", "split-digits", "--epochs-scale", "1e308"], "epochs_scale: got 1e+308"),
-        (["report", "nothing"], "no config.json there"),
+        (["report", "nothing"], "no result.json there"),
+        (["trees", "nothing"], "no result.json there"),
         (["brew"], "No such command 'brew'"),
     ],
 )
@@ -118,7 +119,7 @@ def test_wrong_calls_end_with_one_line_and_exit_code_2(arguments: list[str], mes
 
 
 def test_help_texts(tmp_path: Path) -> None:
-    for command in ([], ["run"], ["demo"], ["scenarios"], ["report"]):
+    for command in ([], ["run"], ["demo"], ["scenarios"], ["trees"], ["report"]):
         done = hge(*command, "--help", cwd=tmp_path)
         assert done.returncode == 0
         assert "Usage" in done.stdout

@@ -97,7 +97,7 @@ def test_paper_recipe_is_the_papers(scenario: str) -> None:
     ("arguments", "message"),
     [
         (("nowhere",), "scenario: got 'nowhere', expected one of split-digits"),
-        (("split-digits", "magic"), "method: got 'magic', expected one of ge, ge-no-review"),
+        (("split-digits", "magic"), "method: got 'magic', expected one of ge, ge-no-review, hge, organise"),
         (("split-digits", "ge", "secret"), "recipe: got 'secret', expected one of default, paper"),
     ],
 )

@@ -9,7 +9,7 @@ import torch
 from hge.data.scenarios import Task
 from hge.evaluate import Ledger, Switches, evaluate
 from hge.events import ExpertCreated
-from hge.gate import Routes
+from hge.gate import Routes, Tree
 from hge.learner import Step
 from hge.types import Batch
 
@@ -74,7 +74,7 @@ class FixedAnswers:
 
     def __init__(self) -> None:
         self.groups: list[int] = []
-        self.learner = SimpleNamespace(experts=(0, 1, 2))
+        self.learner = SimpleNamespace(experts=(0, 1, 2), tree=Tree())
 
     def route(self, x: torch.Tensor, routing: str) -> Routes:
         self.groups.append(len(x))

@@ -107,7 +107,7 @@ def test_new_task_is_set_aside_reviewed_and_given_an_expert() -> None:
     assert created == ExpertCreated(step=8, expert=1, batches=3)
     assert learner.pool.trained[-3:] == [(6, 1), (7, 1), (8, 1)]  # type: ignore[attr-defined]
     assert len(learner.recent) == 0
-    assert list(learner.newcomers) == [1]
+    assert learner.newcomers == [1]
 
 
 def test_newcomer_takes_its_batches_and_is_promoted_when_its_window_is_full() -> None:
@@ -116,7 +116,7 @@ def test_newcomer_takes_its_batches_and_is_promoted_when_its_window_is_full() ->
     learner, events = learn("AAAAAA" + "BBB" + "BBB")
     assert of_kind(events, ExpertPromoted) == [ExpertPromoted(step=11, expert=1, rate=1.0, parent=0)]
     assert learner.tree.experts == [0, 1]
-    assert learner.newcomers == {}
+    assert learner.newcomers == []
 
 
 def test_newcomer_with_a_worse_score_stays_on_probation_but_learns() -> None:
@@ -197,13 +197,13 @@ def test_scores_are_compared_before_the_newcomer_trains() -> None:
     later = pool.calls[at_creation:]
     assert later.index("scores 1") < len(later) - 1 - later[::-1].index("train 1")
     assert later[-1] == "train 1"
-    assert learner.newcomers[1].rate == 1.0
+    assert learner.organisation.probations[1].rate == 1.0  # type: ignore[attr-defined]
 
 
 def test_an_equal_score_is_not_a_lower_one_and_half_is_not_more_than_half() -> None:
     probation = Probation(window=4)
     for lower in (True, True, False, False):
-        probation.record(lower)
+        probation.record(lower, path=(1,))
     assert not probation.passed(0.5)
     pool = ScriptedPool()
     pool.learned_scores = False  # all scores are equal
@@ -277,7 +277,7 @@ def test_sticky_does_not_ask_the_gate_while_the_last_expert_accepts() -> None:
 def test_sticky_does_not_hold_on_to_a_newcomer() -> None:
     pool = ScriptedPool()
     learner, _ = learn("AAAAAA" + "BBB" + "BB", replace(SMALL, sticky=True), pool)
-    assert list(learner.newcomers) == [1]
+    assert learner.newcomers == [1]
     assert pool.score_calls[-2:] == [(0,), (1,)], "the gate chose, then the scores were compared"
 
 

@@ -115,5 +115,11 @@ def _circle(place: tuple[float, float], node: Node, drawn: DrawnTree) -> str:
     dashed = ' stroke-dasharray="3 2"' if node.expert in drawn.repeated else ""
     fill = drawn.colour(node.expert)
     circle = f'<circle cx="{x:.1f}" cy="{y}" r="{RADIUS}" fill="{fill}" stroke="#212529" stroke-width="1.4"{dashed}/>'
-    text = f'<text x="{x:.1f}" y="{y + 4}" text-anchor="middle" fill="white" font-weight="bold">{node.expert}</text>'
+    ink = "black" if _is_light(fill) else "white"
+    text = f'<text x="{x:.1f}" y="{y + 4}" text-anchor="middle" fill="{ink}" font-weight="bold">{node.expert}</text>'
     return circle + text
+
+
+def _is_light(colour: str) -> bool:
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return 0.299 * red + 0.587 * green + 0.114 * blue > 150

@@ -86,7 +86,7 @@ class ExpertPromoted(Event):
 
     expert: int
     rate: float
-    """Share of the window in which its score was lower than that of the gate's choice."""
+    """Share of its last batches (window) or of its remembered ones (tree) on which its score was the lowest."""
     parent: int
     """Node of the tree under which it was placed."""
 

@@ -26,8 +26,8 @@ def build_tree(experts: Sequence[int], scores: FloatArray, rng: np.random.Genera
 
     >>> near = np.array([[0, 1, 9, 9], [1, 0, 9, 9], [9, 9, 0, 1], [9, 9, 1, 0.0]])[:, :, None]
     >>> tree = build_tree([0, 1, 2, 3], near, np.random.default_rng(0))
-    >>> sorted(tree.nodes[tree.nodes[n].parent].expert for n in range(1, 5) if tree.nodes[n].parent != ROOT)
-    [0, 2]
+    >>> sorted(sorted([n.expert, tree.nodes[n.parent].expert]) for n in tree.nodes[1:] if n.parent != ROOT)
+    [[0, 1], [2, 3]]
     """
     tree = Tree()
     _place(tree, ROOT, np.arange(len(experts)), np.asarray(experts), scores, rng)
@@ -60,7 +60,8 @@ def expected_questions(siblings: int) -> tuple[float, int]:
         inner = ((m - rest) * below * expected_questions(below)[0]) if below else 0.0
         inner += rest * (below + 1) * expected_questions(below + 1)[0]
         cost = (m * (m + 1) / 2 + (siblings - m) * m + inner) / siblings
-        best = min(best, (cost, m))
+        if cost < best[0]:
+            best = cost, m
     return best
 
 

@@ -117,8 +117,8 @@ def _sentence(event: dict[str, Any], before: list[dict[str, Any]]) -> str | None
             return f"Expert {e} was created and learned the {event['batches']} set-aside batches. It is on probation."
         case "expert_promoted":
             return (
-                f"Expert {e} was promoted: on {event['rate']:.0%} of its last batches its score was lower than that "
-                "of the expert the gate had chosen."
+                f"Expert {e} was promoted: on {event['rate']:.0%} of the batches that were compared its score was "
+                "lower than that of the expert to which they would have gone."
             )
         case "expert_unmasked":
             return (

@@ -1,0 +1,126 @@
+"""Algorithm 3, by hand and by property."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from hge.gate import ROOT, FloatArray, Tree
+from hge.promotion import Probation, frequent_paths, lowest_common_ancestor, promote_lca
+from hge.upper import OwnedBatches, flat_tree, lca_tree, search_upper, statistics, tree_figures
+
+
+def nothing_is_stolen(newcomer: int, owner: int) -> bool:
+    return False
+
+
+def two_level_tree() -> tuple[Tree, dict[str, int]]:
+    """Root: 0 and 1. Below 0: 2 and 3."""
+    tree = Tree()
+    nodes = {"0": tree.add(0), "1": tree.add(1)}
+    nodes["2"], nodes["3"] = tree.add(2, parent=nodes["0"]), tree.add(3, parent=nodes["0"])
+    return tree, nodes
+
+
+def test_second_expert_stands_beside_the_first() -> None:
+    tree = Tree()
+    first = tree.add(0)
+    node = promote_lca(tree, 1, Counter({(first,): 10}), 0.98, nothing_is_stolen)
+    assert tree.nodes[node].parent == ROOT
+
+
+def test_expert_is_placed_below_the_end_of_its_only_path() -> None:
+    tree, at = two_level_tree()
+    node = promote_lca(tree, 4, Counter({(at["0"], at["2"]): 5}), 0.98, nothing_is_stolen)
+    assert tree.nodes[node].parent == at["2"]
+
+
+def test_expert_is_placed_where_its_paths_part() -> None:
+    tree, at = two_level_tree()
+    paths = Counter({(at["0"], at["2"]): 5, (at["0"], at["3"]): 5})
+    assert tree.nodes[promote_lca(tree, 4, paths, 0.98, nothing_is_stolen)].parent == at["0"]
+    tree, at = two_level_tree()
+    paths[at["1"],] = 1
+    assert tree.nodes[promote_lca(tree, 4, paths, 0.98, nothing_is_stolen)].parent == ROOT
+
+
+def test_rare_paths_are_outliers() -> None:
+    assert frequent_paths(Counter({(1,): 97, (2,): 2, (3,): 1}), 0.98) == [(1,), (2,)]
+    assert frequent_paths(Counter({(1,): 99, (2,): 1}), 0.98) == [(1,)]
+    assert frequent_paths(Counter({(1,): 98, (2,): 2}), 0.98) == [(1,), (2,)], "more than the coverage, not as much"
+    assert lowest_common_ancestor([(1, 2, 3)]) == 3
+
+
+def test_masked_descendants_of_the_parent_get_a_place_below_the_newcomer() -> None:
+    tree, at = two_level_tree()
+    asked: list[int] = []
+
+    def steals(newcomer: int, owner: int) -> bool:
+        asked.append(owner)
+        return owner == 3
+
+    node = promote_lca(tree, 4, Counter({(at["0"],): 5}), 0.98, steals)
+    assert asked == [2, 3], "1 is no descendant of the parent, 0 is the parent itself"
+    assert [tree.nodes[child].expert for child in tree.children[node]] == [3]
+    assert [n.expert for n in tree.nodes].count(3) == 2
+
+
+def test_probation_keeps_a_window_but_all_paths() -> None:
+    probation = Probation(window=2)
+    for lower, path in ((True, (1,)), (False, (1,)), (False, (2,))):
+        probation.record(lower, path)
+    assert probation.rate == 0
+    assert probation.paths == {(1,): 2, (2,): 1}
+
+
+@st.composite
+def owned_scores(draw: st.DrawFn) -> OwnedBatches:
+    experts, batches = draw(st.integers(2, 7)), draw(st.integers(1, 4))
+    scores = draw(arrays(np.float64, (experts, experts * batches), elements=st.floats(0, 10)))
+    return OwnedBatches(scores, np.repeat(np.arange(experts), batches))
+
+
+@settings(deadline=None)
+@given(owned_scores(), st.randoms(use_true_random=False))
+def test_every_promoted_expert_is_in_the_tree_and_queries_are_bounded(batches: OwnedBatches, random: object) -> None:
+    order = list(range(len(batches.scores)))
+    random.shuffle(order)  # type: ignore[attr-defined]
+    tree = lca_tree(order, batches, batches)
+    assert sorted(tree.experts) == sorted(order)
+    assert 1 <= tree_figures(tree, batches).experts_queried <= len(order)
+
+
+def clustered(rng: np.random.Generator, domains: int, per_domain: int, batches: int = 6) -> OwnedBatches:
+    """Experts in domains: own data score 0, those of the domain about 3, others about 9."""
+    experts = domains * per_domain
+    owner = np.repeat(np.arange(experts), batches)
+    same = (np.arange(experts) // per_domain)[:, None] == owner // per_domain
+    scores: FloatArray = np.where(same, 3.0, 9.0) + rng.normal(0, 0.3, (experts, len(owner)))
+    scores[owner, np.arange(len(owner))] = 0
+    return OwnedBatches(scores, owner)
+
+
+def test_upper_is_no_worse_than_the_order_of_the_tasks_and_as_right_as_flat() -> None:
+    rng = np.random.default_rng(0)
+    replay, test = clustered(rng, 3, 4), clustered(rng, 3, 4)
+    upper = search_upper(replay, replay, test, orders=60, rng=rng)
+    assert len(upper.all_figures) == 60
+    found, in_order = tree_figures(upper.tree, test), tree_figures(lca_tree(range(12), replay, replay), test)
+    assert found.experts_queried <= in_order.experts_queried < 12
+    assert tree_figures(flat_tree(12), test).accuracy == 100
+    assert found.accuracy >= 97
+
+
+def test_statistics_are_those_of_table_3() -> None:
+    batches = clustered(np.random.default_rng(0), 2, 3)
+    figures = search_upper(batches, batches, batches, orders=20, rng=np.random.default_rng(1)).all_figures
+    rows = statistics(figures)
+    assert rows["accuracy"].keys() == {"pcc", "mean", "std", "median", "iqr", "mad"}
+    assert rows["experts_queried"].keys() == {"scc", "mean", "std", "median", "iqr", "mad"}
+    assert rows["experts_queried"]["mean"] == pytest.approx(np.mean([f.experts_queried for f in figures]))
+    assert -1 <= rows["accuracy"]["pcc"] <= 1

@@ -121,6 +121,13 @@ def check_single_rows_ignore_their_neighbours(make: MakePool) -> None:
             torch.testing.assert_close(pool.logits(expert, rows)[0], pool.logits(expert, x)[0], rtol=1e-4, atol=1e-4)
 
 
+def check_batch_statistics_are_declared(make: MakePool) -> None:
+    pool = trained_pool(make)
+    x = batch_for(pool, seed=61).x
+    with_, without = (pool.scores([0], x, batch_statistics=flag) for flag in (True, False))
+    assert pool.uses_batch_statistics == (not np.allclose(with_, without))
+
+
 def check_single_row_batches_work(make: MakePool) -> None:
     pool = trained_pool(make)
     one = batch_for(pool, seed=59, rows=1)

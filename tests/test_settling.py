@@ -34,6 +34,8 @@ class TableReplays:
     def trained(self, expert: int) -> int:
         return self.trained_count.get(expert, 0)
 
+    batch_is_mean_of_rows = False
+
     def batch_score(self, expert: int, owner: int, place: int) -> float:
         return float(self.table[expert, owner, place].mean())
 

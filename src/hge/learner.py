@@ -266,6 +266,10 @@ class _Replays:
     def trained(self, expert: int) -> int:
         return self.learner.experts[expert].batches_trained
 
+    @property
+    def batch_is_mean_of_rows(self) -> bool:
+        return not self.learner.pool.uses_batch_statistics
+
     def batch_score(self, expert: int, owner: int, place: int) -> float:
         self.learner.evaluations["replay"] += 1
         return float(self.learner.batch_scores([expert], self._rows(owner, place))[0])

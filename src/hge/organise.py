@@ -63,6 +63,11 @@ class SeparateExperts:
         """Return the number of batches on which an expert was trained."""
         return self.replay[expert].seen
 
+    @property
+    def batch_is_mean_of_rows(self) -> bool:
+        """Tell whether batch scores need not be computed by themselves."""
+        return not self.pool.uses_batch_statistics
+
     def batch_score(self, expert: int, owner: int, place: int) -> float:
         """Return an expert's score of a remembered batch."""
         x = self.replay[owner].kept[place].batch.x

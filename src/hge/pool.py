@@ -16,7 +16,7 @@ from hge.gate import FloatArray
 from hge.keys import Keys
 from hge.nets import AutoencoderFactory, NetFactory, Shape
 from hge.scores import Score, build_score
-from hge.training import build_optimiser, mode_of
+from hge.training import build_optimiser, has_batch_norm, mode_of
 from hge.types import Batch
 
 UNSUITABLE = 1e30
@@ -29,6 +29,10 @@ class ExpertPool(Protocol):
     @property
     def device(self) -> torch.device:
         """Where the networks live; batches are brought here."""
+
+    @property
+    def uses_batch_statistics(self) -> bool:
+        """Scores with and without batch statistics differ."""
 
     def create(self, expert: int) -> None:
         """Add an untrained expert under the next free id."""
@@ -74,6 +78,12 @@ class EagerPool:
         self.keys = keys
         self.device = device
         self.members: list[_Member] = []
+
+    @property
+    def uses_batch_statistics(self) -> bool:
+        """There is a BatchNorm in the score's network."""
+        score = self.members[0].score
+        return isinstance(score, nn.Module) and has_batch_norm(score)
 
     def create(self, expert: int) -> None:
         """Add an untrained expert, its weights drawn by (seed, expert)."""

@@ -30,6 +30,10 @@ class Replays(Protocol):
     def trained(self, expert: int) -> int:
         """Return the number of batches on which the expert was trained."""
 
+    @property
+    def batch_is_mean_of_rows(self) -> bool:
+        """The score of a batch is the mean of its rows' scores, so that it need not be computed by itself."""
+
     def batch_score(self, expert: int, owner: int, place: int) -> float:
         """Return the expert's score of a batch in the owner's replay, as of one group."""
 

@@ -51,13 +51,18 @@ class Scoreboard:
             return
         arrived = self.replays.arrived(owner, place)
         if expert == owner or self.own_rows.get((owner, place), (-1,))[0] != arrived:
-            rows = self.replays.row_scores(owner, owner, place)
-            self.own_rows[owner, place] = arrived, rows
-            self.batch[owner, owner, place] = self.replays.batch_score(owner, owner, place)
+            self.own_rows[owner, place] = arrived, self._score(owner, owner, place)
         if expert != owner:
-            own, rows = self.own_rows[owner, place][1], self.replays.row_scores(expert, owner, place)
-            self.batch[expert, owner, place] = self.replays.batch_score(expert, owner, place)
+            own, rows = self.own_rows[owner, place][1], self._score(expert, owner, place)
             self.low[expert, owner, place] = rows[own < rows].min(initial=np.inf)
+
+    def _score(self, expert: int, owner: int, place: int) -> FloatArray:
+        """Score a remembered batch as a whole, which goes on the board, and by rows, which are returned."""
+        rows = self.replays.row_scores(expert, owner, place)
+        mean = self.replays.batch_is_mean_of_rows
+        score = float(rows.mean()) if mean else self.replays.batch_score(expert, owner, place)
+        self.batch[expert, owner, place] = score
+        return rows
 
     def foreign_batches(self, expert: int) -> FloatArray:
         """[owner, place] the expert's scores of what is others' and scored lower by them; inf elsewhere."""

@@ -19,6 +19,11 @@ def build_optimiser(config: OptimiserConfig, parameters: Iterable[nn.Parameter])
     return torch.optim.SGD(parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
 
 
+def has_batch_norm(net: nn.Module) -> bool:
+    """Say whether any layer normalises by the batch."""
+    return any(isinstance(module, _BatchNorm) for module in net.modules())
+
+
 @contextmanager
 def mode_of(net: nn.Module, *, training: bool, rows: int, batch_statistics: bool = False) -> Iterator[None]:
     """Put `net` into the mode for training, for looking with batch statistics, or for answering; then into eval.

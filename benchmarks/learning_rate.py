@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from hge.config import OptimiserConfig, ScoreConfig
-from hge.data.scenarios import SCENARIOS
+from hge.data.catalogue import SCENARIOS, Request
 from hge.keys import Keys
 from hge.nets import AUTOENCODERS, NETS
 from hge.pool import EagerPool, PoolSpec
@@ -30,7 +30,8 @@ EPOCHS = 20
 def validation_accuracy(rate: float, seed: int) -> float:
     """Train on nine tenths of the first task of permuted-digits, which is all digits; test on the last tenth."""
     keys = Keys(seed)
-    rows = SCENARIOS["permuted-digits"].build(1, keys).tasks[0].train
+    request = Request(1, keys, Path(), torch.device("cpu"))
+    rows = SCENARIOS["permuted-digits"].build(request).tasks[0].train.whole()
     held_out = torch.tensor([hashlib.blake2b(x.tobytes(), digest_size=1).digest()[0] < 26 for x in rows.x.numpy()])
     train, validation = (Batch(rows.x[part], rows.y[part]) for part in (~held_out, held_out))
     spec = PoolSpec((64,), 10, NETS["mlp"], AUTOENCODERS["mlp"], ScoreConfig(), OptimiserConfig(lr=rate))

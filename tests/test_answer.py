@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ import torch
 
 from hge.answer import Answerer
 from hge.config import LearnerConfig, OptimiserConfig, ScoreConfig
-from hge.data.scenarios import SCENARIOS, Scenario, Task
+from hge.data.catalogue import SCENARIOS, Request
+from hge.data.scenarios import Scenario, Task
 from hge.keys import Keys
 from hge.learner import Learner
 from hge.nets import AUTOENCODERS, NETS
@@ -22,7 +24,7 @@ def learned(
     config: LearnerConfig, score: str = "subspace", epochs: int = 15, batches_after_last_creation: int | None = None
 ) -> tuple[Learner, Scenario]:
     keys = Keys(0)
-    scenario = SCENARIOS["split-digits"].build(5, keys)
+    scenario = SCENARIOS["split-digits"].build(Request(5, keys, Path(), torch.device("cpu")))
     spec = PoolSpec(
         scenario.shape,
         scenario.classes,
@@ -42,8 +44,8 @@ def learned(
 
 def accuracy(learner: Learner, tasks: Sequence[Task]) -> float:
     answerer = Answerer(learner)
-    x = torch.cat([task.test.x for task in tasks])
-    y = torch.cat([task.test.y for task in tasks]).numpy()
+    x = torch.cat([task.test.whole().x for task in tasks])
+    y = torch.cat([task.test.whole().y for task in tasks]).numpy()
     answers = answerer.probabilities(x, answerer.route(x, "sample"), outputs=10)
     return 100 * float((answers.argmax(axis=1) == y).mean())
 
@@ -74,7 +76,7 @@ def test_newcomer_answers_without_spoiling_the_others() -> None:
 
 def test_without_newcomers_the_option_changes_nothing() -> None:
     learner, scenario = learned(LearnerConfig())
-    x = scenario.tasks[2].test.x
+    x = scenario.tasks[2].test.whole().x
     on = Answerer(learner).route(x, "sample")
     learner.config = replace(learner.config, newcomers_answer=False)
     off = Answerer(learner).route(x, "sample")
@@ -86,8 +88,8 @@ def test_without_newcomers_the_option_changes_nothing() -> None:
 def test_row_is_answered_alike_alone_in_a_pure_and_in_a_mixed_batch(window: int) -> None:
     learner, scenario = learned(LearnerConfig(promotion_window=window), epochs=8)
     answerer = Answerer(learner)
-    pure = scenario.tasks[1].test.x
-    mixed = torch.cat([pure[:1], scenario.tasks[3].test.x, scenario.tasks[0].test.x])
+    pure = scenario.tasks[1].test.whole().x
+    mixed = torch.cat([pure[:1], scenario.tasks[3].test.whole().x, scenario.tasks[0].test.whole().x])
     results = []
     for rows in (pure[:1], pure, mixed):
         routes = answerer.route(rows, "sample")
@@ -99,7 +101,7 @@ def test_row_is_answered_alike_alone_in_a_pure_and_in_a_mixed_batch(window: int)
 
 def test_large_inputs_are_cut_into_parts_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     learner, scenario = learned(LearnerConfig(), epochs=8)
-    x = torch.cat([task.test.x for task in scenario.tasks])
+    x = torch.cat([task.test.whole().x for task in scenario.tasks])
     answerer = Answerer(learner)
     whole = answerer.route(x, "sample")
     expected = answerer.probabilities(x, whole, scenario.classes)
@@ -111,16 +113,16 @@ def test_large_inputs_are_cut_into_parts_without_a_trace(monkeypatch: pytest.Mon
 
 def test_confidence_is_a_probability_that_falls_with_doubt() -> None:
     learner, scenario = learned(LearnerConfig())
-    answerer, x = Answerer(learner), torch.cat([task.test.x for task in scenario.tasks])
+    answerer, x = Answerer(learner), torch.cat([task.test.whole().x for task in scenario.tasks])
     confidence = answerer.confidence(answerer.route(x, "sample"))
     assert ((confidence > 0) & (confidence <= 1)).all()
-    between = (scenario.tasks[0].test.x[:50] + scenario.tasks[1].test.x[:50]) / 2
+    between = (scenario.tasks[0].test.whole().x[:50] + scenario.tasks[1].test.whole().x[:50]) / 2
     doubtful = answerer.confidence(answerer.route(between, "sample"))
     assert doubtful.mean() < confidence.mean()
 
 
 def test_batch_routing_chooses_one_expert() -> None:
     learner, scenario = learned(LearnerConfig(), epochs=8)
-    routes = Answerer(learner).route(scenario.tasks[3].test.x, "batch")
+    routes = Answerer(learner).route(scenario.tasks[3].test.whole().x, "batch")
     assert routes.expert.shape == (1,)
     assert routes.queried.tolist() == [5]

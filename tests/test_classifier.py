@@ -393,3 +393,13 @@ def test_broad_newcomer_does_not_take_an_old_task() -> None:
     assert [e.promoted for e in model.experts_] == [True, False]
     assert model.score(narrow, y) > before - 0.01
     assert (model.predict_expert(noise)[0] == 1).mean() > 0.99
+
+
+def test_learns_from_generators_and_data_loaders() -> None:
+    X, y = digits(low=True)
+    whole = GatedExperts().partial_fit(X, y)
+    parts = GatedExperts().fit_stream((X[i : i + 50], y[i : i + 50]) for i in range(0, len(X), 50))
+    rows = torch.utils.data.TensorDataset(torch.from_numpy(X), torch.from_numpy(y))
+    loader = GatedExperts().fit_stream(torch.utils.data.DataLoader(rows, batch_size=20))
+    for model in (parts, loader):
+        np.testing.assert_array_equal(model.predict_proba(X), whole.predict_proba(X))

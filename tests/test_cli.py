@@ -165,3 +165,52 @@ def test_damaged_run_is_named(file: str, text: str, tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith(f"hge: {file}: damaged")
     assert done.stderr.count("\n") == 1
+
+
+def test_data_commands_on_an_empty_folder(tmp_path: Path) -> None:
+    status = hge("data", "status", "--data", "none", cwd=tmp_path)
+    assert status.returncode == 0
+    assert status.stdout.count(" no ") == 5
+    verify = hge("data", "verify", "--data", "none", cwd=tmp_path)
+    assert verify.returncode == 0, "what is not there is not damaged"
+    assert verify.stdout.count("missing") >= 5
+    for arguments, message in (
+        (("data", "get", "imagenet"), "name: got 'imagenet', expected one of mnist"),
+        (("data", "import", "nowhere"), "nowhere"),
+        (("run", "smnist", "--data", "none"), "mnist"),
+    ):
+        done = hge(*arguments, cwd=tmp_path)
+        assert done.returncode == 2
+        assert message in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_tree_is_drawn_for_several_runs(tmp_path: Path) -> None:
+    for method, recipe in (("hge", "default"), ("hge", "paper")):
+        run(build_config("split-digits", method, recipe, epochs_scale=0.2), tmp_path / recipe)
+    done = hge("trees", "default", "paper", "--out", "trees.html", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "├─" in done.stdout
+    assert (tmp_path / "trees.html").read_text().count("<svg") == 2
+    assert "digraph" in (tmp_path / "default" / "tree-hge.dot").read_text()
+
+
+def test_organise_compares_four_ways(tmp_path: Path) -> None:
+    done = hge("run", "split-digits", "--method", "organise", "--epochs-scale", "0.2", "--out", "here", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "here" / "result.json").read_text())
+    assert result["organisation"].keys() == {"ge", "hge", "upper", "tree"}
+    assert result["organisation"]["ge"]["experts_queried"] == 5
+    assert result["organisation"]["tree"]["experts_queried"] < 5
+    assert result["upper_statistics"]["accuracy"].keys() >= {"pcc", "mean", "std", "median", "iqr", "mad"}
+    assert (tmp_path / "here" / "report.html").read_text().count("<svg") == 4
+
+
+def test_streams_of_other_kinds_run(tmp_path: Path) -> None:
+    options = ("--mix", "split-digits", "--visits", "0 5 1:0.5 0", "--blend", "5", "--epochs-scale", "0.1")
+    done = hge("run", "permuted-digits", "--tasks", "5", *options, "--out", "here", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "here" / "result.json").read_text())
+    assert (result["protocol"]["mix"], result["protocol"]["blend"]) == ("split-digits", 5)
+    wrong = hge("run", "permuted-digits", "--visits", "0 99", cwd=tmp_path)
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from hge.config import LearnerConfig, OptimiserConfig, RunConfig, ScoreConfig, override
-from hge.data.scenarios import SCENARIOS
+from hge.data.catalogue import SCENARIOS
 from hge.recipes import build_config
 
 
@@ -77,7 +77,24 @@ def test_config_is_plain_json() -> None:
     assert config.learner.review is False
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+APPENDIX = {
+    "pmnist": (0.98, 40),
+    "smnist": (0.98, 40),
+    "cif10": (0.95, 200),
+    "cif100-10": (0.75, 400),
+    "cif100-20": (0.80, 400),
+    "imgnet-10": (0.5, 400),
+    "imgnet-20": (0.65, 400),
+    "mnist-kmnist": (0.98, 100),
+    "mnist-cif10": (0.98, 200),
+    "cif10-inv": (0.95, 200),
+    "cif-imgnet": (0.5, 400),
+}
+WITH_ADAM = {"cif100-10", "cif100-20", "imgnet-10", "imgnet-20", "cif-imgnet"}
+WITH_MLP = {"pmnist", "smnist", "mnist-kmnist"}
+
+
+@pytest.mark.parametrize("scenario", APPENDIX)
 def test_paper_recipe_is_the_papers(scenario: str) -> None:
     config = build_config(scenario, recipe="paper")
     learner, optimiser = config.learner, config.optimiser
@@ -88,9 +105,24 @@ def test_paper_recipe_is_the_papers(scenario: str) -> None:
     assert not learner.newcomers_answer
     assert not learner.signed_deviation
     assert not learner.review_newcomers
-    assert optimiser.clip_norm == 0  # the convolutional autoencoder alone needs it
-    assert (optimiser.name, optimiser.lr, optimiser.momentum, optimiser.weight_decay) == ("sgd", 0.01, 0.9, 1e-4)
     assert (config.score.name, config.score.kl_weight, config.score.variational) == ("autoencoder", 1, True)
+    rate, epochs = APPENDIX[scenario]
+    assert (config.epochs, config.batch_size, config.test_batch_size) == (epochs, 128, 128)
+    hge = build_config(scenario, "hge", "paper").learner
+    assert (hge.organisation, hge.promotion_rate, hge.path_coverage) == ("lca", rate, 0.98)
+    if scenario in WITH_ADAM:
+        assert (optimiser.name, optimiser.lr, optimiser.weight_decay) == ("adam", 0.001, 1e-4)
+    else:
+        assert (optimiser.name, optimiser.lr, optimiser.momentum, optimiser.weight_decay) == ("sgd", 0.01, 0.9, 1e-4)
+    nets = ("mlp", "mlp", 0) if scenario in WITH_MLP else ("resnet18", "conv", 1)
+    assert (config.net, config.autoencoder, optimiser.clip_norm) == nets
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_scenario_has_every_recipe(scenario: str) -> None:
+    for recipe in ("default", "paper"):
+        for method in ("ge", "hge"):
+            assert build_config(scenario, method, recipe).scenario == scenario
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from hge.data.scenarios import Task
+from hge.data.prepare import AsIs
+from hge.data.scenarios import Part, Source, Task
 from hge.evaluate import Ledger, Switches, evaluate
 from hge.events import ExpertCreated
 from hge.gate import Routes, Tree
 from hge.learner import Step
-from hge.types import Batch
 
 
 def ledger_of(tasks: str, created: dict[int, int], trained: dict[int, int] | None = None) -> Ledger:
@@ -88,7 +88,8 @@ class FixedAnswers:
 
 
 def task_with(labels: list[int]) -> Task:
-    rows = Batch(torch.zeros(len(labels), 2), torch.tensor(labels))
+    source = Source(torch.zeros(len(labels), 2), torch.tensor(labels))
+    rows = Part(source, torch.arange(len(labels)), AsIs())
     return Task(rows, rows, "task")
 
 

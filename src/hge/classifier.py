@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -207,6 +208,12 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
                 raise ValueError("classes: got others than those known so far, expected the same or None")
             self.classes_ = check_labels(labels, self.classes_, closed=self._closed, capacity=self._capacity)
         self._learn(x, labels)
+        return self
+
+    def fit_stream(self, stream: Iterable[tuple[Rows, Rows]]) -> GatedExperts:
+        """Learn from any iterable of (X, y), as it comes: a generator, a torch `DataLoader`, a message queue."""
+        for X, y in stream:
+            self.partial_fit(X, y)
         return self
 
     def flush(self) -> GatedExperts:

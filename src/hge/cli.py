@@ -1,4 +1,4 @@
-"""The `hge` command: demo, run, scenarios, trees, report."""
+"""The `hge` command: demo, run, scenarios, trees, report, data, bench."""
 
 from __future__ import annotations
 
@@ -14,16 +14,21 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from hge import data_commands
+from hge.bench import bench_data
 from hge.config import RunConfig, override
-from hge.data.scenarios import SCENARIOS
+from hge.data.catalogue import SCENARIOS
+from hge.data.datasets import data_folder, find
+from hge.data_commands import DataFolder
 from hge.drawing import tree_dot, tree_text
+from hge.keys import Keys
 from hge.learner import Learner, Step
 from hge.organise import organise
 from hge.pool import resolve_device
-from hge.recipes import METHODS, RECIPES, build_config
-from hge.record import read_result
+from hge.recipes import METHODS, PAPER, RECIPES, build_config
+from hge.record import read_result, write_json
 from hge.report import ORGANISATIONS, trees_of, write_report, write_trees
-from hge.run import check, run
+from hge.run import build_scenario, check, run
 
 app = typer.Typer(
     help="Learn for ever from a stream that nobody has labelled with tasks (Gated Experts).",
@@ -31,6 +36,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(data_commands.app, name="data")
+bench_app = typer.Typer(help="Measure speed, in ratios within one run.", no_args_is_help=True)
+app.add_typer(bench_app, name="bench")
 console = Console()
 
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
@@ -59,7 +67,11 @@ def run_command(
     tasks: Annotated[int | None, typer.Option(help="Number of tasks.  [default: the scenario's]")] = None,
     seed: Seed = 0,
     epochs_scale: Annotated[float, typer.Option(help="Factor on the recipe's epochs.")] = 1.0,
+    mix: Annotated[str, typer.Option(help="Another scenario, whose tasks come in turn with this one's.")] = "",
+    visits: Annotated[str, typer.Option(help='Order of the tasks, with a factor on the epochs: "0 1 0:0.5 2".')] = "",
+    blend: Annotated[int, typer.Option(help="Batches over which one task fades into the next.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
+    data: DataFolder = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the run's files.  [default: runs/NAME]")] = None,
     set_: Annotated[
         list[str] | None,
@@ -68,20 +80,33 @@ def run_command(
 ) -> None:
     """Run a scenario and write config.json, events.jsonl, trace.csv, result.json and report.html."""
     config = build_config(scenario, method, recipe, epochs_scale=epochs_scale)
-    config = replace(config, seed=seed, device=resolve_device(device), tasks=config.tasks if tasks is None else tasks)
+    config = replace(config, seed=seed, device=resolve_device(device), mix=mix, visits=visits, blend=blend)
+    config = config if tasks is None else replace(config, tasks=tasks)
     assignments = [f"score.name={score}"] if score else []
     for assignment in [*assignments, f"routing={routing}", *(set_ or [])]:
         config = override(config, assignment)
-    _run_and_show(config, out or Path("runs") / f"{scenario}-{method}-{recipe}-{config.score.name}-seed{seed}")
+    _run_and_show(config, out or Path("runs") / f"{scenario}-{method}-{recipe}-{config.score.name}-seed{seed}", data)
 
 
 @app.command()
-def scenarios() -> None:
-    """List the scenarios that can run."""
-    table = Table("scenario", "tasks", "epochs per visit", "batch", "about", box=None)
+def scenarios(data: DataFolder = None) -> None:
+    """List the scenarios that can run, what they are made of, and whether their data are there."""
+    folder = data_folder(data)
+    table = Table("scenario", "tasks", "classes", "images", "epochs", "batches", "data", "about", box=None)
     for info in SCENARIOS.values():
-        table.add_row(info.name, str(info.tasks), str(info.epochs), str(info.batch_size), info.about)
+        missing = [name for name in info.datasets if find(name, folder) is None]
+        counts = ["", "", ""]
+        if not missing and info.name != "image-folder":
+            config = build_config(info.name)
+            with console.status(f"reading {info.name}"):
+                scenario = build_scenario(config, Keys(0), folder)
+            batches = scenario.batches(config.batch_size, config.epochs)
+            counts = [str(scenario.classes), str(scenario.images), str(batches)]
+        there = f"[red]no {', '.join(missing)}[/red]" if missing else "yes" if counts[0] else "yours"
+        epochs = str(PAPER[info.name].epochs)
+        table.add_row(info.name, str(info.tasks), *counts[:2], epochs, counts[2], there, info.about)
     console.print(table)
+    console.print(f"Data sets are looked for in {folder}; see `hge data`.", soft_wrap=True)
 
 
 @app.command()
@@ -95,6 +120,23 @@ def trees(
             console.print(f"[bold]{folder.name}: {name}[/bold]\n{tree_text(drawn.tree)}", highlight=False)
             (folder / f"tree-{name}.dot").write_text(tree_dot(drawn), encoding="utf-8")
     console.print(f"Page: {write_trees(folders, out)}", soft_wrap=True)
+
+
+@bench_app.command("data")
+def bench_data_command(
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
+    data: DataFolder = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file for the figures.")] = None,
+) -> None:
+    """Compare the cost of making batches with that of training on them (CIFAR-10, ResNet-18)."""
+    with console.status("measuring"):
+        figures = bench_data(resolve_device(device), data)
+    table = Table("", "", box=None, show_header=False)
+    for name in ("images", "load_seconds", "batch_ms", "training_step_ms", "data_share_percent"):
+        table.add_row(name.replace("_", " "), str(figures[name]))
+    console.print(table)
+    if out is not None:
+        write_json(out, figures)
 
 
 @app.command()
@@ -123,7 +165,7 @@ def main() -> None:
     sys.exit(2)
 
 
-def _run_and_show(config: RunConfig, out: Path) -> None:
+def _run_and_show(config: RunConfig, out: Path, data: Path | None = None) -> None:
     check(config)
     try:
         with _progress(config) as show:

@@ -116,6 +116,12 @@ class RunConfig:
     test_batch_size: int = 32
     routing: Literal["sample", "batch"] = "sample"
     """Which routing the report shows; the result has both."""
+    mix: str = ""
+    """Another scenario whose visits alternate with this one's, its labels disjoint."""
+    visits: str = ""
+    """Tasks in the order of their visits, with a factor on the epochs: "0 1 0:0.5 2". Empty: each once."""
+    blend: int = 0
+    """Batches over which one visit fades into the next: a declared violation of the paper's hard boundaries."""
     seed: int = 0
     device: str = "cpu"
     net: str = "mlp"
@@ -129,6 +135,7 @@ class RunConfig:
         _check_types(self)
         for name in ("tasks", "epochs", "batch_size", "test_batch_size"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        _require(self.blend >= 0, "blend", self.blend, "0 or more")
         _require(self.seed >= 0, "seed", self.seed, "0 or more")
 
     def as_json(self) -> dict[str, Any]:

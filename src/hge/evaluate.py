@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hge.answer import Answerer, Routing
+from hge.answer import ROWS_AT_ONCE, Answerer, Routing
 from hge.data.scenarios import Task
 from hge.events import Event, ExpertCreated
 from hge.gate import FloatArray, IntArray
@@ -122,11 +122,12 @@ def evaluate(
     rows: list[tuple[float, float, float, FloatArray, FloatArray]] = []
     experts = len(answerer.learner.experts)
     for task, own in zip(tasks, owners, strict=True):
-        groups = [task.test.x] if routing == "sample" else list(torch.split(task.test.x, batch_size))
-        routes = [answerer.route(x, routing) for x in groups]
-        answers = [answerer.probabilities(x, r, classes) for x, r in zip(groups, routes, strict=True)]
+        batches = list(task.test.batches(ROWS_AT_ONCE if routing == "sample" else batch_size))
+        routes = [answerer.route(batch.x, routing) for batch in batches]
+        answers = [answerer.probabilities(b.x, r, classes).argmax(axis=1) for b, r in zip(batches, routes, strict=True)]
         chosen: IntArray = np.concatenate([r.expert for r in routes])
-        right: npt.NDArray[Any] = np.concatenate(answers).argmax(axis=1) == task.test.y.numpy()
+        labels = torch.cat([batch.y for batch in batches]).cpu().numpy()
+        right: npt.NDArray[Any] = np.concatenate(answers) == labels
         rows.append(
             (
                 100 * float(right.mean()),

@@ -15,7 +15,9 @@ from typing import Literal
 import numpy as np
 import torch
 
-Purpose = Literal["weights", "noise", "dropout", "replay", "shuffle", "split", "permutation", "classes", "tree"]
+Purpose = Literal[
+    "weights", "noise", "dropout", "replay", "shuffle", "split", "permutation", "classes", "tree", "blend"
+]
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 
 from hge.config import RunConfig
-from hge.data.scenarios import SCENARIOS, Scenario
+from hge.data.scenarios import Scenario
 from hge.expert import Remembered, Replay
 from hge.gate import FloatArray, Routes, Tree
 from hge.keys import Keys
 from hge.pivots import build_tree
 from hge.pool import ExpertPool
 from hge.record import RunRecorder
-from hge.run import build_pool, check, protocol
+from hge.run import build_pool, build_scenario, check, protocol
 from hge.settling import Scoreboard
 from hge.types import Batch
 from hge.upper import OwnedBatches, TreeFigures, figures, flat_tree, lca_tree, search_upper, select, statistics
@@ -80,12 +80,16 @@ class SeparateExperts:
 
 
 def organise(
-    config: RunConfig, folder: Path, on_progress: OnProgress = lambda done, total, phase: None, orders: int = ORDERS
+    config: RunConfig,
+    folder: Path,
+    on_progress: OnProgress = lambda done, total, phase: None,
+    data: Path | None = None,
+    orders: int = ORDERS,
 ) -> dict[str, Any]:
     """Train separately, organise as GE, HGE, Upper and our tree, and return what stands in result.json."""
     check(config)
     keys = Keys(config.seed)
-    scenario = SCENARIOS[config.scenario].build(config.tasks, keys)
+    scenario = build_scenario(config, keys, data)
     experts = SeparateExperts(scenario, build_pool(config, scenario, keys), keys, config.learner.replay_capacity)
     with RunRecorder(folder, config) as recorder:
         total = scenario.batches(config.batch_size, config.epochs)
@@ -128,7 +132,7 @@ def _scores(
     for task, batch in scenario.stream(config.batch_size, 1, keys):
         training[task].append(batch.x)
     replay = [[kept.batch.x for kept in r.kept] for r in experts.replay]
-    test = [list(torch.split(task.test.x, config.test_batch_size)) for task in scenario.tasks]
+    test = [[batch.x for batch in task.test.batches(config.test_batch_size)] for task in scenario.tasks]
     made = []
     for batches in (training, replay, test):
         owner = np.repeat(np.arange(len(batches)), [len(b) for b in batches])

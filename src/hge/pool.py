@@ -17,7 +17,7 @@ from hge.keys import Keys
 from hge.nets import AutoencoderFactory, NetFactory, Shape
 from hge.scores import Score, build_score
 from hge.training import build_optimiser, has_batch_norm, mode_of
-from hge.types import Batch
+from hge.types import Batch, as_float
 
 UNSUITABLE = 1e30
 """Stands for a score that is not a number."""
@@ -105,17 +105,17 @@ class EagerPool:
             self.keys.seeded("dropout", step, expert, device=self.device),
             mode_of(net, training=False, rows=len(batch), batch_statistics=True),
         ):
-            return float(nn.functional.cross_entropy(net(batch.x), batch.y))
+            return float(nn.functional.cross_entropy(net(as_float(batch.x)), batch.y))
 
     def train(self, expert: int, batch: Batch, step: int) -> float:
         """Take one optimiser step on the expert and let its score learn."""
-        member = self.members[expert]
+        member, x = self.members[expert], as_float(batch.x)
         buffers = [(buffer, buffer.clone()) for buffer in member.net.buffers()]
         with (
             self.keys.seeded("dropout", step, expert, device=self.device),
             mode_of(member.net, training=True, rows=len(batch)),
         ):
-            loss = nn.functional.cross_entropy(member.net(batch.x), batch.y)
+            loss = nn.functional.cross_entropy(member.net(x), batch.y)
             member.optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             gradients = [p.grad for p in member.net.parameters() if p.grad is not None]
@@ -124,12 +124,13 @@ class EagerPool:
                     buffer.copy_(before)
                 return nan
             member.optimiser.step()
-        member.score.learn(batch.x, self.keys.generator("noise", step, expert, device=self.device))
+        member.score.learn(x, self.keys.generator("noise", step, expert, device=self.device))
         return float(loss.detach())
 
     @torch.no_grad()
     def scores(self, experts: Sequence[int], x: Tensor, *, batch_statistics: bool) -> FloatArray:
         """Ask each expert in turn."""
+        x = as_float(x)
         rows = [self.members[e].score.score(x, batch_statistics=batch_statistics) for e in experts]
         scores = torch.stack(rows).double().nan_to_num(nan=UNSUITABLE, posinf=UNSUITABLE, neginf=UNSUITABLE)
         return np.asarray(scores.cpu())
@@ -137,7 +138,7 @@ class EagerPool:
     @torch.no_grad()
     def logits(self, expert: int, x: Tensor) -> Tensor:
         """Return the answers under running statistics."""
-        out: Tensor = self.members[expert].net(x)
+        out: Tensor = self.members[expert].net(as_float(x))
         return out.nan_to_num()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import torch
 
 from hge.answer import Answerer
 from hge.config import RunConfig
-from hge.data.scenarios import SCENARIOS, Scenario
+from hge.data.catalogue import SCENARIOS, Request
+from hge.data.datasets import data_folder
+from hge.data.scenarios import Scenario, mix, revisit
 from hge.evaluate import Ledger, evaluate
 from hge.events import Event
 from hge.keys import Keys
@@ -24,11 +27,16 @@ OnStep = Callable[[Step, int, Learner], None]
 """Called after each batch with its step, the stream's length and the learner, for a progress line."""
 
 
-def run(config: RunConfig, folder: Path, on_step: OnStep = lambda step, total, learner: None) -> dict[str, Any]:
-    """Run `config`, leave its files in `folder`, and return what stands in result.json."""
+def run(
+    config: RunConfig,
+    folder: Path,
+    on_step: OnStep = lambda step, total, learner: None,
+    data: Path | None = None,
+) -> dict[str, Any]:
+    """Run `config` on the data sets in `data`, leave its files in `folder`; return what stands in result.json."""
     check(config)
     keys = Keys(config.seed)
-    scenario = SCENARIOS[config.scenario].build(config.tasks, keys)
+    scenario = build_scenario(config, keys, data)
     total = scenario.batches(config.batch_size, config.epochs)
     ledger, events, rows = Ledger(), list[Event](), 0
     learner = Learner(config.learner, build_pool(config, scenario, keys), keys, events.append)
@@ -54,11 +62,25 @@ def check(config: RunConfig) -> None:
     """Reject settings that cannot run, before anything is made."""
     resolve_device(config.device)
     info = SCENARIOS[config.scenario]
-    if info.most_tasks is not None and config.tasks > info.most_tasks:
+    if config.mix and config.mix not in SCENARIOS:
+        raise ValueError(f"mix: got {config.mix!r}, expected one of {', '.join(SCENARIOS)}")
+    if config.tasks > info.most_tasks:
         raise ValueError(f"tasks: got {config.tasks}, expected at most {info.most_tasks} for {info.name}")
     for name, value, known in (("net", config.net, NETS), ("autoencoder", config.autoencoder, AUTOENCODERS)):
         if value not in known:
             raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(known)}")
+
+
+def build_scenario(config: RunConfig, keys: Keys, data: Path | None) -> Scenario:
+    """Return the tasks and visits that the settings ask for."""
+    request = Request(config.tasks, keys, data_folder(data), torch.device(config.device))
+    scenario = SCENARIOS[config.scenario].build(request)
+    if config.mix:
+        other = replace(request, tasks=SCENARIOS[config.mix].tasks)
+        scenario = mix(scenario, SCENARIOS[config.mix].build(other))
+    if config.visits:
+        scenario = revisit(scenario, config.visits)
+    return replace(scenario, blend=config.blend)
 
 
 def build_pool(config: RunConfig, scenario: Scenario, keys: Keys) -> EagerPool:
@@ -113,6 +135,9 @@ def protocol(config: RunConfig) -> dict[str, Any]:
         "batch_size",
         "test_batch_size",
         "epochs",
+        "mix",
+        "visits",
+        "blend",
         "seed",
     )
     chosen = {name: getattr(config, name) for name in names}

@@ -18,7 +18,7 @@ class Batch:
     """
 
     x: Tensor
-    """Inputs, float32, rows first."""
+    """Inputs, rows first: float32, or uint8 that stands for 0 to 1 in 255 steps."""
     y: Tensor
     """Class of each row as an output index of the experts' heads, int64."""
 
@@ -28,3 +28,12 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         """Return the same batch on `device`."""
         return Batch(self.x.to(device), self.y.to(device))
+
+
+def as_float(x: Tensor) -> Tensor:
+    """Return inputs as the networks take them.
+
+    >>> as_float(torch.tensor([0, 255], dtype=torch.uint8))
+    tensor([0., 1.])
+    """
+    return x.float().div_(255) if x.dtype == torch.uint8 else x

@@ -2,138 +2,196 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
 import torch
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
+from torch import Tensor
 
 from hge.keys import Keys
 from hge.types import Batch
+
+
+class Prepare(Protocol):
+    """Makes a task's inputs of the rows of a data set, on the device, batch by batch."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the inputs."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """All rows of one part of a data set, as they came; tasks refer to them by index."""
+
+    x: Tensor
+    y: Tensor
+
+    def to(self, device: torch.device) -> Source:
+        """Return the same rows on `device`."""
+        return Source(self.x.to(device), self.y.to(device))
+
+
+@dataclass(frozen=True)
+class Part:
+    """The training or the test rows of a task: indices into a source, and how inputs and labels are made of them."""
+
+    source: Source
+    rows: Tensor
+    prepare: Prepare
+    label_offset: int = 0
+    """Labels are global: a second data set's classes come after the first one's."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, positions: Tensor) -> Batch:
+        """Return the rows at these positions of the part."""
+        rows = self.rows[positions.to(self.rows.device)]
+        return Batch(self.prepare(self.source.x[rows]), self.source.y[rows] + self.label_offset)
+
+    def whole(self) -> Batch:
+        """Return all rows at once."""
+        return self.batch(torch.arange(len(self)))
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """Yield all rows in order, in batches of `size`, the last partial one included."""
+        for positions in torch.split(torch.arange(len(self)), size):
+            yield self.batch(positions)
 
 
 @dataclass(frozen=True)
 class Task:
     """A distribution of inputs and labels. Labels are global: two tasks share one only if they share the class."""
 
-    train: Batch
-    test: Batch
+    train: Part
+    test: Part
     name: str
     domain: str = ""
     """What kind of data, where a scenario mixes several."""
 
 
 @dataclass(frozen=True)
+class Visit:
+    """A stretch of the stream that belongs to one task."""
+
+    task: int
+    length: float = 1.0
+    """Factor on the number of epochs."""
+
+
+@dataclass(frozen=True)
 class Scenario:
-    """Tasks, and the order in which they are visited; each visit lasts `epochs` passes over the task's data."""
+    """Tasks, and the visits in which they stream."""
 
     tasks: tuple[Task, ...]
-    visits: tuple[int, ...]
-    """Task of each visit; a task that recurs stands here more than once."""
+    visits: tuple[Visit, ...]
+    """A task that recurs is visited more than once."""
     classes: int
+    blend: int = 0
+    """Batches over which one visit fades into the next. The paper assumes 0, hard boundaries."""
+
+    @classmethod
+    def in_order(cls, tasks: tuple[Task, ...], classes: int) -> Scenario:
+        """Visit each task once."""
+        return cls(tasks, tuple(Visit(t) for t in range(len(tasks))), classes)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one input."""
-        return tuple(self.tasks[0].train.x.shape[1:])
+        return tuple(self.tasks[0].train.batch(torch.arange(1)).x.shape[1:])
+
+    @property
+    def images(self) -> int:
+        """Number of distinct training rows; tasks may share them."""
+        parts = [task.train for task in self.tasks]
+        sources = {id(part.source): part.source for part in parts}.values()
+        rows = [torch.cat([part.rows for part in parts if part.source is source]) for source in sources]
+        return sum(int(torch.unique(own).numel()) for own in rows)
 
     def batches(self, batch_size: int, epochs: int) -> int:
         """Return the length of the stream in batches."""
-        return sum(epochs * len(_cuts(len(self.tasks[t].train), batch_size)) for t in self.visits)
+        return sum(_epochs(v, epochs) * len(_cuts(len(self.tasks[v.task].train), batch_size)) for v in self.visits)
 
     def stream(self, batch_size: int, epochs: int, keys: Keys) -> Iterator[tuple[int, Batch]]:
         """Yield (task, batch): reshuffled each epoch, the last partial batch kept unless it has a single row."""
-        for visit, task in enumerate(self.visits):
-            train = self.tasks[task].train
-            for epoch in range(epochs):
-                order = keys.rng("shuffle", visit, epoch).permutation(len(train))
-                for start, stop in _cuts(len(train), batch_size):
-                    rows = torch.from_numpy(order[start:stop])
-                    yield task, Batch(train.x[rows], train.y[rows])
+        if not self.blend:
+            for number in range(len(self.visits)):
+                yield from self._visit(number, batch_size, epochs, keys)
+            return
+        yield from self._blended(batch_size, epochs, keys)
+
+    def _visit(self, number: int, batch_size: int, epochs: int, keys: Keys) -> Iterator[tuple[int, Batch]]:
+        visit = self.visits[number]
+        train = self.tasks[visit.task].train
+        for epoch in range(_epochs(visit, epochs)):
+            order = torch.from_numpy(keys.rng("shuffle", number, epoch).permutation(len(train)))
+            for start, stop in _cuts(len(train), batch_size):
+                yield visit.task, train.batch(order[start:stop])
+
+    def _blended(self, batch_size: int, epochs: int, keys: Keys) -> Iterator[tuple[int, Batch]]:
+        """Let the first `blend` batches of a visit change places with the last ones of the visit before, at random.
+
+        The further into the overlap, the likelier the new task. Nothing is lost or repeated.
+        """
+        held: list[tuple[int, Batch]] = []
+        for number in range(len(self.visits)):
+            for position, item in enumerate(self._visit(number, batch_size, epochs, keys)):
+                if held and position < self.blend:
+                    chance = (position + 1) / (self.blend + 1)
+                    new = keys.rng("blend", number, position).random() < chance
+                    yield item if new else held.pop(0)
+                    if not new:
+                        held.append(item)
+                    continue
+                held.append(item)
+                if len(held) > self.blend:
+                    yield held.pop(0)
+        yield from held
 
 
-@dataclass(frozen=True)
-class ScenarioInfo:
-    """A scenario that can be built, and what it is about."""
-
-    name: str
-    about: str
-    tasks: int
-    """Number of tasks unless the user says otherwise."""
-    most_tasks: int | None
-    epochs: int
-    batch_size: int
-    build: Callable[[int, Keys], Scenario]
+def recur(scenario: Scenario, visits: tuple[int, ...]) -> Scenario:
+    """Visit the tasks in this order."""
+    return replace(scenario, visits=tuple(Visit(t) for t in visits))
 
 
-def split_digits(tasks: int, keys: Keys) -> Scenario:
-    """Ten digits in pairs, drawn per seed."""
-    x, y = _digits()
-    train, test = _split(y, keys)
-    order = keys.rng("classes").permutation(10)
-    made = tuple(_class_task(x, y, train, test, order[2 * t : 2 * t + 2]) for t in range(tasks))
-    return Scenario(made, tuple(range(tasks)), classes=10)
+def revisit(scenario: Scenario, visits: str) -> Scenario:
+    """Visit the tasks as a text says: their numbers in order, each with a factor on its epochs after a colon."""
+    made = []
+    for word in visits.split():
+        number, _, length = word.partition(":")
+        try:
+            visit = Visit(int(number), float(length or 1))
+        except ValueError:
+            raise ValueError(f"visits: got {word!r}, expected a task's number, or number:factor") from None
+        if not 0 <= visit.task < len(scenario.tasks) or not 0 < visit.length <= 1000:
+            raise ValueError(
+                f"visits: got {word!r}, expected a task from 0 to {len(scenario.tasks) - 1}, factor above 0"
+            )
+        made.append(visit)
+    return replace(scenario, visits=tuple(made))
 
 
-def recurring_digits(tasks: int, keys: Keys) -> Scenario:
-    """Split Digits whose tasks come back: A B A C B D A E C."""
-    split = split_digits(tasks, keys)
-    visits = tuple(t for t in (0, 1, 0, 2, 1, 3, 0, 4, 2) if t < tasks)
-    return Scenario(split.tasks, visits, classes=10)
-
-
-def permuted_digits(tasks: int, keys: Keys) -> Scenario:
-    """All ten digits; the first task as they are, each further one with its own permutation of the pixels."""
-    x, y = _digits()
-    train, test = _split(y, keys)
-    permutations = [np.arange(x.shape[1])]
-    permutations += [keys.rng("permutation", t).permutation(x.shape[1]) for t in range(1, tasks)]
-    made = tuple(
-        Task(_batch(x[train][:, p], y[train]), _batch(x[test][:, p], y[test]), f"permutation {t}")
-        for t, p in enumerate(permutations)
+def mix(first: Scenario, second: Scenario) -> Scenario:
+    """Alternate the visits of two scenarios, whose labels become disjoint."""
+    shifted = tuple(
+        replace(
+            task,
+            train=replace(task.train, label_offset=task.train.label_offset + first.classes),
+            test=replace(task.test, label_offset=task.test.label_offset + first.classes),
+        )
+        for task in second.tasks
     )
-    return Scenario(made, tuple(range(tasks)), classes=10)
+    if first.shape != second.shape:
+        raise ValueError(f"mix: got inputs of shapes {first.shape} and {second.shape}, expected the same")
+    later = tuple(replace(v, task=v.task + len(first.tasks)) for v in second.visits)
+    longest = max(len(first.visits), len(later))
+    visits = [v[i] for i in range(longest) for v in (first.visits, later) if i < len(v)]
+    return Scenario(first.tasks + shifted, tuple(visits), first.classes + second.classes)
 
 
-SCENARIOS: dict[str, ScenarioInfo] = {
-    info.name: info
-    for info in (
-        ScenarioInfo("split-digits", "8×8 digits, 2 classes a task", 5, 5, 40, 32, split_digits),
-        ScenarioInfo("permuted-digits", "8×8 digits, pixels permuted per task", 10, None, 20, 32, permuted_digits),
-        ScenarioInfo("recurring-digits", "split-digits in the order A B A C B D A E C", 5, 5, 40, 32, recurring_digits),
-    )
-}
-
-
-def _digits() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    x, y = load_digits(return_X_y=True)
-    return (x / 16).astype(np.float32), y.astype(np.int64)
-
-
-def _split(y: npt.NDArray[np.int64], keys: Keys) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """80 % of each class for training, 20 % for testing, drawn per seed."""
-    seed = keys.integer("split") % 2**32
-    train, test = train_test_split(np.arange(len(y)), test_size=0.2, stratify=y, random_state=seed)
-    return train, test
-
-
-def _class_task(
-    x: npt.NDArray[np.float32],
-    y: npt.NDArray[np.int64],
-    train: npt.NDArray[np.int64],
-    test: npt.NDArray[np.int64],
-    classes: Sequence[int] | npt.NDArray[np.int64],
-) -> Task:
-    own_train, own_test = (rows[np.isin(y[rows], classes)] for rows in (train, test))
-    name = " and ".join(str(c) for c in sorted(classes))
-    return Task(_batch(x[own_train], y[own_train]), _batch(x[own_test], y[own_test]), name)
-
-
-def _batch(x: npt.NDArray[np.float32], y: npt.NDArray[np.int64]) -> Batch:
-    return Batch(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y))
+def _epochs(visit: Visit, epochs: int) -> int:
+    return max(1, round(visit.length * epochs))
 
 
 def _cuts(rows: int, batch_size: int) -> list[tuple[int, int]]:

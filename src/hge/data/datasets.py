@@ -1,0 +1,243 @@
+"""Image data sets by name: where their files stand, how they are fetched, and whether they are what they should be."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hge.data.formats import ImageSet
+from hge.data.known import DATASETS, KNOWN, Counts, DatasetInfo, Download, Layout
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a set's files are what they should be."""
+
+    name: str
+    found: Path | None
+    ok: bool
+    variant: str
+    detail: str
+
+
+def data_folder(given: Path | None) -> Path:
+    """Return the folder of the data: `given`, else HGE_DATA, else `hge` in the platform's cache folder."""
+    if given or os.environ.get("HGE_DATA"):
+        return Path(given or os.environ["HGE_DATA"]).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "hge"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "hge"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hge"
+
+
+def find(name: str, folder: Path) -> Path | None:
+    """Return where the set stands under `folder`, if it does."""
+    return next((folder / layout.place for layout in _standing(name, folder)), None)
+
+
+def load(name: str, folder: Path) -> ImageSet:
+    """Read a set, once per process: its arrays are shared, so do not write to them."""
+    layout = next(_standing(name, folder), None)
+    if layout is None:
+        raise ValueError(f"{DATASETS[name].title} is not there: {_advice(name, folder)}, or run `hge data get {name}`")
+    return _load(layout, (folder / layout.place).resolve())
+
+
+def verify(name: str, folder: Path) -> Verdict:
+    """Compare a set with the known checksums of its arrays, or with the official counts where none are known."""
+    layout = next(_standing(name, folder), None)
+    if layout is None:
+        return Verdict(name, None, False, "missing", _advice(name, folder))
+    at = folder / layout.place
+    try:
+        images = layout.read(at)
+    except ValueError as error:
+        return Verdict(name, at, False, "unreadable", str(error))
+    known, came = KNOWN[name], _sha256(images, channels_last=name == "tiny-imagenet")
+    differ = [key for key, value in known.sha256.items() if came.get(key) != value]
+    counts = f"{len(images.train_labels):,} + {len(images.test_labels):,} images of {len(images.class_names)} classes"
+    if not differ:
+        return Verdict(name, at, True, known.variant, f"{counts}, sha256 of every array as known")
+    official = DATASETS[name].official
+    if official is not None and _counts(images) == official:
+        return Verdict(name, at, True, "official counts; no checksum known", counts)
+    return Verdict(name, at, False, "unknown", f"{counts}, differs in {', '.join(differ)} from: {known.variant}")
+
+
+def get(name: str, folder: Path, progress: bool) -> Path:
+    """Download the official files unless they are there, and return where the set stands."""
+    info = _info(name)
+    verdict = verify(name, folder)
+    if verdict.found is not None and verdict.ok and verdict.variant.startswith("official"):
+        return verdict.found
+    try:
+        pooch: Any = import_module("pooch")  # an extra, and untyped
+    except ImportError:
+        raise ValueError(f"downloading {info.title} needs pooch: pip install hge[data]") from None
+    pooch.get_logger().setLevel("WARNING")
+    for download in info.downloads:
+        target = folder / download.place
+        with _bar(target.name, progress) as bar:
+            _retrieve(pooch, info, download, target, pooch.HTTPDownloader(progressbar=bar, chunk_size=2**16))
+    found = find(name, folder)
+    if found is None:
+        raise ValueError(f"{info.title} is not there after its download: {_advice(name, folder)}")
+    return found
+
+
+def import_files(source: Path, folder: Path) -> list[str]:
+    """Copy every known set at or under `source` into `folder`; return their names."""
+    source = Path(os.path.abspath(source.expanduser()))
+    # `source` may be a set itself, or hold some, up to two folders deep
+    bases = [source, *source.parents[:2], *(sub for deep in ("*/", "*/*/") for sub in sorted(source.glob(deep)))]
+    found: dict[str, tuple[Layout, Path]] = {}
+    for name in DATASETS:
+        for base in bases:
+            for layout in _standing(name, base):
+                at = base / layout.place
+                if at == source or source in at.parents:
+                    found.setdefault(name, (layout, at))
+    if not found:
+        places = ", ".join(dict.fromkeys(layout.place for info in DATASETS.values() for layout in info.layouts))
+        raise ValueError(f"{source}: no known data set there, expected one of {places}")
+    homes = {name: folder / (layout.home or layout.place) for name, (layout, _) in found.items()}
+    present = [name for name, home in homes.items() if home.exists()]
+    for name in present:
+        layout, at = found[name]
+        if not _same(name, layout.read(at), homes[name]):
+            raise ValueError(f"{homes[name]}: holds something else than {at}; move it away to import that")
+    for name, (layout, at) in found.items():
+        if name not in present:
+            _copy(layout, at, homes[name])
+    return list(found)
+
+
+def _info(name: str) -> DatasetInfo:
+    if name not in DATASETS:
+        raise ValueError(f"data set: got {name!r}, expected one of {', '.join(DATASETS)}")
+    return DATASETS[name]
+
+
+def _standing(name: str, folder: Path) -> Iterator[Layout]:
+    return (layout for layout in _info(name).layouts if layout.complete(folder / layout.place))
+
+
+def _advice(name: str, folder: Path) -> str:
+    files = [folder / download.place for download in DATASETS[name].downloads]
+    return f"put {', '.join(file.name for file in files)} into {files[0].parent}"
+
+
+@lru_cache(maxsize=8)
+def _load(layout: Layout, at: Path) -> ImageSet:
+    return layout.read(at)
+
+
+def _sha256(images: ImageSet, channels_last: bool = False) -> dict[str, str]:
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for part, pixels, labels in (
+        ("train", images.train_images, images.train_labels),
+        ("test", images.test_images, images.test_labels),
+    ):
+        arrays[f"{part} images"] = pixels.transpose(0, 2, 3, 1) if channels_last else pixels
+        arrays[f"{part} labels"] = labels
+        if images.coarse_labels_of_class is not None:
+            arrays[f"{part} coarse"] = np.array(images.coarse_labels_of_class)[labels]
+    return {
+        key: hashlib.sha256(np.ascontiguousarray(array, np.uint8).data).hexdigest() for key, array in arrays.items()
+    }
+
+
+def _counts(images: ImageSet) -> Counts | None:
+    """Return what the set has, if it has as many images of each class."""
+    shapes = {images.train_images.shape[1:], images.test_images.shape[1:]}
+    classes = len(images.class_names)
+    train, test = (
+        set(np.bincount(labels, minlength=classes).tolist()) for labels in (images.train_labels, images.test_labels)
+    )
+    if len(shapes) != 1 or len(train) != 1 or len(test) != 1:
+        return None
+    return Counts(shapes.pop(), classes, train.pop(), test.pop())
+
+
+def _retrieve(pooch: Any, info: DatasetInfo, download: Download, target: Path, downloader: object) -> None:
+    attempts = 3
+    for attempt in range(attempts):
+        try:
+            pooch.retrieve(download.url, download.checksum, target.name, target.parent, downloader=downloader)
+            return
+        except (OSError, ValueError) as error:  # those of requests are OSErrors, a wrong checksum is a ValueError
+            if attempt + 1 == attempts:
+                why = f"{type(error).__name__}: {textwrap.shorten(str(error), 120)}"
+                raise ValueError(
+                    f"{info.title} could not be downloaded ({why}): put the file from {download.url} at {target}"
+                ) from error
+
+
+@contextmanager
+def _bar(title: str, shown: bool) -> Iterator[Any]:
+    """Yield what pooch takes as a progress bar."""
+    if not shown:
+        yield False
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns) as progress:
+        task = progress.add_task(title, total=None)
+
+        class Bar:
+            total: int
+
+            def update(self, amount: int) -> None:
+                progress.update(task, total=self.total, advance=amount)
+
+            def reset(self) -> None:
+                progress.reset(task)
+
+            def close(self) -> None:
+                progress.stop()
+
+        yield Bar()
+
+
+def _same(name: str, images: ImageSet, home: Path) -> bool:
+    there = next((layout.read(home) for layout in DATASETS[name].layouts if layout.complete(home)), None)
+    return there is not None and _sha256(there) == _sha256(images)
+
+
+def _copy(layout: Layout, source: Path, home: Path) -> None:
+    """Copy under another name, read that, and only then give it its name."""
+    part = home.with_name(f".{home.name}.{os.getpid()}.part")
+    try:
+        part.parent.mkdir(parents=True, exist_ok=True)
+        if layout.needs:
+            part.mkdir()
+            for inner in (*layout.needs, *(inner for inner in layout.also if (source / inner).exists())):
+                copy = shutil.copytree if (source / inner).is_dir() else shutil.copyfile
+                copy(source / inner, part / inner)
+        else:
+            shutil.copyfile(source, part)
+        layout.read(part)
+        part.rename(home)
+    except OSError as error:
+        raise ValueError(f"{source}: could not be copied to {home} ({error})") from error
+    except ValueError as error:
+        raise ValueError(str(error).replace(str(part), str(source))) from error
+    finally:
+        if part.is_dir():
+            shutil.rmtree(part)
+        part.unlink(missing_ok=True)

@@ -1,0 +1,54 @@
+"""A user's own images: a folder with one folder of images per class."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from hge.data.formats import ImageSet
+
+SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff"}
+TEST_SHARE = 0.2
+
+
+def read_image_folder(folder: Path, size: int = 32) -> ImageSet:
+    """Read all images as RGB, resized to `size`; a fifth, chosen by content, is for testing.
+
+    A file's side does not change when others are added or renamed.
+    """
+    classes = sorted(p for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+    images: list[npt.NDArray[np.uint8]] = []
+    labels: list[int] = []
+    for label, place in enumerate(classes):
+        files = sorted(p for p in place.rglob("*") if p.suffix.lower() in SUFFIXES)
+        if not files:
+            raise ValueError(f"{place}: no images there; expected files that end in {', '.join(sorted(SUFFIXES))}")
+        images += [_read_image(file, size) for file in files]
+        labels += [label] * len(files)
+    if len(classes) < 2:
+        raise ValueError(f"{folder}: got {len(classes)} folders, expected one folder of images per class, at least two")
+    x, y = np.stack(images), np.array(labels, dtype=np.int64)
+    test = np.array([_is_for_testing(image) for image in images])
+    for label, place in enumerate(classes):
+        sides = test[y == label]
+        if sides.all() or not sides.any():
+            raise ValueError(f"{place}: too few images ({len(sides)}) for training and testing; expected some dozens")
+    return ImageSet(x[~test], y[~test], x[test], y[test], tuple(p.name for p in classes), None)
+
+
+def _read_image(file: Path, size: int) -> npt.NDArray[np.uint8]:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(file) as image:
+            small = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
+    except (UnidentifiedImageError, OSError) as error:
+        raise ValueError(f"{file}: not a readable image ({error})") from None
+    return np.ascontiguousarray(np.asarray(small, dtype=np.uint8).transpose(2, 0, 1))
+
+
+def _is_for_testing(image: npt.NDArray[np.uint8]) -> bool:
+    return hashlib.blake2b(image.tobytes(), digest_size=1).digest()[0] < 256 * TEST_SHARE

@@ -1,0 +1,311 @@
+"""Readers of the official files: idx (MNIST, KMNIST), Python batches (CIFAR), JPEG and npz (Tiny ImageNet).
+
+Each reads a whole set or raises a ValueError that names the file. How many rows a set should have is not known here.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import math
+import pickle
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+Pixels = npt.NDArray[np.uint8]
+Labels = npt.NDArray[np.int64]
+Rows = tuple[Pixels, Labels]
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """Labelled images for training and testing, as the files hold them."""
+
+    train_images: Pixels
+    """Rows × channels × height × width."""
+    train_labels: Labels
+    test_images: Pixels
+    test_labels: Labels
+    class_names: tuple[str, ...]
+    """In the order of the labels."""
+    coarse_labels_of_class: tuple[int, ...] | None = None
+    """Superclass of each class, where the set has superclasses."""
+
+
+def read_idx(path: Path) -> Pixels:
+    """Read an idx file of unsigned bytes, plain or gzipped."""
+    raw = _bytes(path)
+    if raw[:2] == b"\x1f\x8b":
+        try:
+            raw = gzip.decompress(raw)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"{path}: not a whole gzip file ({error})") from error
+    start = 4 + 4 * raw[3] if len(raw) > 3 else 4
+    if raw[:3] != b"\0\0\x08" or len(raw) < start or start == 4:
+        raise ValueError(f"{path}: begins with {raw[:4].hex() or 'nothing'}, expected an idx header of unsigned bytes")
+    shape = struct.unpack(f">{raw[3]}I", raw[4:start])
+    if len(raw) - start != math.prod(shape):
+        raise ValueError(f"{path}: {len(raw) - start} bytes after the header, expected {math.prod(shape)} for {shape}")
+    return np.frombuffer(raw, np.uint8, offset=start).reshape(shape).copy()
+
+
+def read_mnist(folder: Path, suffix: str, class_names: Sequence[str]) -> ImageSet:
+    """Read the four idx files of MNIST or KMNIST; `suffix` is that of their names, ".gz" or none."""
+    arrays: list[Rows] = []
+    for part in ("train", "t10k"):
+        images_at, labels_at = (folder / f"{part}-{kind}-ubyte{suffix}" for kind in ("images-idx3", "labels-idx1"))
+        images = read_idx(images_at)
+        if images.ndim != 3:
+            raise ValueError(f"{images_at}: {images.ndim} dimensions, expected rows × height × width")
+        arrays.append((images[:, None], _labels(read_idx(labels_at), len(images), len(class_names), str(labels_at))))
+    return ImageSet(*arrays[0], *arrays[1], tuple(class_names))
+
+
+def read_cifar10(path: Path) -> ImageSet:
+    """Read CIFAR-10's Python batches from their folder, or from the official tar.gz."""
+    training = [f"data_batch_{i}" for i in range(1, 6)]
+    files = _batches(path, "cifar-10-batches-py", [*training, "test_batch", "batches.meta"])
+    names = files["batches.meta"].names("label_names")
+    parts = [files[name].rows("labels", len(names)) for name in training]
+    train_images, train_labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    return ImageSet(train_images, train_labels, *files["test_batch"].rows("labels", len(names)), names)
+
+
+def read_cifar100(path: Path) -> ImageSet:
+    """Read CIFAR-100's Python batches from their folder, or from the official tar.gz."""
+    files = _batches(path, "cifar-100-python", ["train", "test", "meta"])
+    names, coarse_names = (files["meta"].names(f"{kind}_label_names") for kind in ("fine", "coarse"))
+    coarse_of = np.full(len(names), -1)
+    rows: list[Rows] = []
+    for part in (files["train"], files["test"]):
+        images, fine = part.rows("fine_labels", len(names))
+        coarse = part.labels("coarse_labels", len(images), len(coarse_names))
+        if not rows:
+            coarse_of[fine] = coarse
+        if (coarse_of[fine] != coarse).any():
+            raise ValueError(f"{part.where}: a class has rows of two superclasses, expected one")
+        if (coarse_of < 0).any():
+            raise ValueError(f"{part.where}: no rows of {names[int(coarse_of.argmin())]!r}, expected every class")
+        rows.append((images, fine))
+    return ImageSet(*rows[0], *rows[1], names, tuple(coarse_of.tolist()))
+
+
+def read_tiny_imagenet(path: Path) -> ImageSet:
+    """Read Tiny ImageNet's JPEGs from their folder or the official zip, resized to 32×32; its test rows are `val`."""
+    if path.is_dir():
+        inside = [file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()]
+        return _jpeg_set(path, inside, lambda name: _bytes(path / name))
+    top = "tiny-imagenet-200/"
+    try:
+        with zipfile.ZipFile(path) as archive:
+            inside = [name.removeprefix(top) for name in archive.namelist() if name.startswith(top)]
+            return _jpeg_set(path, inside, lambda name: archive.read(top + name))
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
+        raise ValueError(f"{path}: not a whole zip file ({error})") from error
+
+
+def read_tiny_imagenet_32px(folder: Path) -> ImageSet:
+    """Read `train.npz` and `val.npz`: images N×32×32×3, labels, wnids and names."""
+    rows: list[Rows] = []
+    classes: list[tuple[list[str], list[str]]] = []
+    for path in (folder / "train.npz", folder / "val.npz"):
+        arrays = _npz(path, ("images", "labels", "wnids", "names"))
+        images, names = arrays["images"], arrays["names"]
+        if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != (32, 32, 3):
+            raise ValueError(f"{path}: images are {images.dtype} {images.shape}, expected uint8 (n, 32, 32, 3)")
+        if names.ndim != 1 or names.dtype.kind != "U" or arrays["wnids"].shape != names.shape:
+            raise ValueError(f"{path}: wnids {arrays['wnids'].shape} and names {names.shape}, expected one a class")
+        labels = _labels(arrays["labels"], len(images), len(names), str(path))
+        rows.append((np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels))
+        classes.append((arrays["wnids"].tolist(), names.tolist()))
+    if classes[0] != classes[1]:
+        raise ValueError(f"{folder / 'val.npz'}: other wnids or names than in train.npz, expected the same")
+    return ImageSet(*rows[0], *rows[1], tuple(classes[0][1]))
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _labels(labels: npt.NDArray[np.generic], rows: int, classes: int, where: str) -> Labels:
+    if labels.dtype.kind not in "iu" or labels.shape != (rows,) or not rows:
+        raise ValueError(
+            f"{where}: labels are {labels.dtype} {labels.shape}, expected an integer for each of {rows} rows"
+        )
+    whole = labels.astype(np.int64)
+    if whole.min() < 0 or whole.max() >= classes:
+        raise ValueError(f"{where}: labels from {whole.min()} to {whole.max()}, expected 0 to {classes - 1}")
+    return whole
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """What one of CIFAR's pickles holds."""
+
+    where: str
+    values: dict[object, object]
+
+    def names(self, key: str) -> tuple[str, ...]:
+        names = self.values.get(key)
+        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"{self.where}: {key!r} is {type(names).__name__}, expected a list of names")
+        return tuple(names)
+
+    def rows(self, key: str, classes: int) -> Rows:
+        data = self.values.get("data")
+        pixels = data.pixels if isinstance(data, _PickledArray) else None
+        if pixels is None or pixels.ndim != 2 or pixels.shape[1] != 3072:
+            came = type(data).__name__ if pixels is None else f"uint8 {pixels.shape}"
+            raise ValueError(f"{self.where}: 'data' is {came}, expected uint8 (n, 3072)")
+        return pixels.reshape(-1, 3, 32, 32).copy(), self.labels(key, len(pixels), classes)
+
+    def labels(self, key: str, rows: int, classes: int) -> Labels:
+        values = self.values.get(key)
+        if not isinstance(values, list) or not all(type(value) is int and abs(value) < 2**31 for value in values):
+            raise ValueError(f"{self.where}: {key!r} is {type(values).__name__}, expected a list of integers")
+        return _labels(np.array(values, np.int64), rows, classes, f"{self.where}: {key!r}")
+
+
+def _batches(path: Path, top: str, names: list[str]) -> dict[str, _Batch]:
+    raw = {name: _bytes(path / name) for name in names} if path.is_dir() else _untar(path, top)
+    missing = [name for name in names if name not in raw]
+    if missing:
+        raise ValueError(f"{path}: lacks {', '.join(missing)} in {top}")
+    return {name: _unpickle(raw.pop(name), str(path / name)) for name in names}
+
+
+def _untar(path: Path, top: str) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    try:
+        with gzip.open(path) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
+            for member in tar:
+                file = tar.extractfile(member) if member.isfile() else None
+                if file is not None and member.name.startswith(f"{top}/"):
+                    found[member.name.removeprefix(f"{top}/")] = file.read()
+            while stream.read(2**20):  # gzip's checksum stands at the very end, behind what tar reads
+                pass
+    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+        raise ValueError(f"{path}: not a whole tar.gz file ({error})") from error
+    return found
+
+
+def _unpickle(raw: bytes, where: str) -> _Batch:
+    stream = io.BytesIO(raw)
+    try:
+        values = _Unpickler(stream, encoding="latin1").load()
+    except Exception as error:  # a broken pickle raises nearly anything
+        raise ValueError(f"{where}: not a pickle of plain values and uint8 arrays ({error})") from error
+    if not isinstance(values, dict) or stream.tell() != len(raw):
+        raise ValueError(
+            f"{where}: holds {type(values).__name__} in {stream.tell()} of {len(raw)} bytes, expected a dict"
+        )
+    return _Batch(where, values)
+
+
+class _Unpickler(pickle.Unpickler):
+    """Builds plain values and uint8 arrays. No global a pickle names is looked up: stand-ins answer for numpy's."""
+
+    def find_class(self, module: str, name: str) -> object:
+        if (module, name) in _STAND_INS:
+            return _STAND_INS[module, name]
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+
+
+class _PickledArray:
+    """Stands in for the array that numpy's `_reconstruct` makes and the pickle then fills."""
+
+    pixels: Pixels | None = None
+
+    def __init__(self, *_: object) -> None: ...
+
+    def __setstate__(self, state: tuple[object, tuple[int, ...], object, bool, str | bytes]) -> None:
+        _, shape, dtype, fortran, data = state
+        if not isinstance(dtype, _PickledUint8) or fortran or min(shape, default=0) < 0:
+            raise pickle.UnpicklingError("an array that is not uint8 in C order")
+        # Python 2 wrote bytes as str, which arrives decoded as latin1
+        held = data.encode("latin1") if isinstance(data, str) else data
+        self.pixels = np.frombuffer(held, np.uint8).reshape(shape)
+
+
+class _PickledUint8:
+    """Stands in for `numpy.dtype("u1")`."""
+
+    def __init__(self, code: object, *_: object) -> None:
+        if code not in ("u1", "|u1"):
+            raise pickle.UnpicklingError(f"an array of {code!r}")
+
+    def __setstate__(self, state: tuple[object, ...]) -> None:
+        if state[1:5] != ("|", None, None, None):
+            raise pickle.UnpicklingError(f"a dtype with the state {state}")
+
+
+_STAND_INS: dict[tuple[str, str], object] = {
+    ("numpy.core.multiarray", "_reconstruct"): _PickledArray,
+    ("numpy._core.multiarray", "_reconstruct"): _PickledArray,
+    ("numpy", "ndarray"): None,
+    ("numpy", "dtype"): _PickledUint8,
+}
+
+
+def _jpeg_set(path: Path, inside: Iterable[str], read: Callable[[str], bytes]) -> ImageSet:
+    """Read what stands in a Tiny ImageNet folder or zip. Labels follow the sorted wnids, as ImageFolder's do."""
+    files = set(inside)
+
+    def table(name: str) -> list[list[str]]:
+        if name not in files:
+            raise ValueError(f"{path / name}: is missing")
+        try:
+            return [line.split("\t") for line in read(name).decode().splitlines() if line]
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path / name}: not a text file ({error})") from error
+
+    wnids = sorted({row[0].strip() for row in table("wnids.txt")})
+    words = {row[0]: row[-1] for row in table("words.txt")} if "words.txt" in files else {}
+    jpegs = sorted(name for name in files if name.endswith(".JPEG"))
+    train = [(name, name.split("/")[1]) for name in jpegs if name.startswith("train/")]
+    val = [(f"val/images/{row[0]}", "".join(row[1:2])) for row in table("val/val_annotations.txt")]
+    empty = sorted(set(wnids) - {wnid for _, wnid in train})
+    if empty:
+        raise ValueError(f"{path / 'train' / empty[0]}: no JPEG images, expected some of each class in wnids.txt")
+    lost = {name for name in jpegs if name.startswith("val/")} ^ {name for name, _ in val}
+    if lost:
+        raise ValueError(f"{path / min(lost)}: stands in only one of val/images and val/val_annotations.txt")
+    names = tuple(words.get(wnid, wnid) for wnid in wnids)
+    return ImageSet(*_jpegs(path, train, wnids, read), *_jpegs(path, val, wnids, read), names)
+
+
+def _jpegs(path: Path, rows: list[tuple[str, str]], wnids: list[str], read: Callable[[str], bytes]) -> Rows:
+    from PIL import Image  # only this format needs it
+
+    label = {wnid: i for i, wnid in enumerate(wnids)}
+    images = np.empty((len(rows), 3, 32, 32), np.uint8)
+    for i, (name, wnid) in enumerate(rows):
+        if wnid not in label:
+            raise ValueError(f"{path / name}: of class {wnid!r}, expected one of those in wnids.txt")
+        try:
+            with Image.open(io.BytesIO(read(name)), formats=("JPEG",)) as image:
+                small = image.convert("RGB").resize((32, 32), Image.Resampling.BILINEAR)
+        except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+            raise ValueError(f"{path / name}: not a whole JPEG image ({error})") from error
+        images[i] = np.asarray(small).transpose(2, 0, 1)
+    return images, _labels(np.array([label[wnid] for _, wnid in rows]), len(rows), len(wnids), str(path))
+
+
+def _npz(path: Path, keys: Iterable[str]) -> dict[str, npt.NDArray[np.generic]]:
+    raw = io.BytesIO(_bytes(path))
+    try:
+        with np.load(raw, allow_pickle=False) as arrays:
+            return {key: arrays[key] for key in keys}
+    except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path}: not an npz with {', '.join(keys)} ({error})") from error

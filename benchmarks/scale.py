@@ -72,7 +72,7 @@ def measure(experts: int, seed: int, repeats: int = 200) -> dict[str, float]:
     started = time.perf_counter()
     tree = build_tree(range(experts), board.batch, np.random.default_rng(seed))
     build_seconds = time.perf_counter() - started
-    settle = {expert: board.settle_batch(expert) for expert in range(experts)}
+    settle = {expert: board.margin(expert).settle(ROWS) for expert in range(experts)}
     owners = np.random.default_rng(seed).integers(experts, size=repeats)
     batches = [domains.rows(int(owner)) for owner in owners]
     flat_ms, tree_ms, flat_right, tree_right, queried = [], [], [], [], []
@@ -106,6 +106,7 @@ def filled_board(domains: Domains, experts: int) -> Scoreboard:
     board = Scoreboard(None, PLACES)  # type: ignore[arg-type]
     board.batch = np.empty((experts, experts, PLACES))
     board.low = np.empty((experts, experts, PLACES))
+    board.batch_rows = ROWS
     for owner in range(experts):
         for place in range(PLACES):
             rows = domains.scores(torch.arange(experts), domains.rows(owner)).double().numpy()

@@ -82,7 +82,7 @@ def test_probation_keeps_a_window_but_all_paths() -> None:
 def owned_scores(draw: st.DrawFn) -> OwnedBatches:
     experts, batches = draw(st.integers(2, 7)), draw(st.integers(1, 4))
     scores = draw(arrays(np.float64, (experts, experts * batches), elements=st.floats(0, 10)))
-    return OwnedBatches(scores, np.repeat(np.arange(experts), batches))
+    return OwnedBatches(scores, np.repeat(np.arange(experts), batches), np.full(experts * batches, 32))
 
 
 @settings(deadline=None)
@@ -102,7 +102,7 @@ def clustered(rng: np.random.Generator, domains: int, per_domain: int, batches: 
     same = (np.arange(experts) // per_domain)[:, None] == owner // per_domain
     scores: FloatArray = np.where(same, 3.0, 9.0) + rng.normal(0, 0.3, (experts, len(owner)))
     scores[owner, np.arange(len(owner))] = 0
-    return OwnedBatches(scores, owner)
+    return OwnedBatches(scores, owner, np.full(len(owner), 32))
 
 
 def test_upper_is_no_worse_than_the_order_of_the_tasks_and_as_right_as_flat() -> None:

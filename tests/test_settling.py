@@ -64,8 +64,8 @@ def check_nobody_is_masked(organised: Tree, table: FloatArray, board: Scoreboard
     """No remembered batch or row reaches a wrong expert that the flat gate would have avoided."""
     n = len(table)
     for scores, settle in (
-        (table.mean(axis=3), {e: board.settle_batch(e) for e in range(n)}),
-        (table.reshape(n, n, -1), {e: board.settle_row(e) for e in range(n)}),
+        (table.mean(axis=3), {e: board.margin(e).settle(ROWS) for e in range(n)}),
+        (table.reshape(n, n, -1), {e: board.margin(e).settle(1) for e in range(n)}),
     ):
         owner = np.repeat(np.arange(n), scores.shape[2])
         columns = scores.reshape(n, -1)
@@ -110,7 +110,7 @@ def organised(experts: int, table: FloatArray) -> tuple[SettlingOrganisation, Ta
 
 
 def route_rows(organisation: SettlingOrganisation, rows: FloatArray) -> Routes:
-    return organisation.route(lambda ids, groups: rows[np.ix_(ids, groups)], rows.shape[1], single_rows=True)
+    return organisation.route(lambda ids, groups: rows[np.ix_(ids, groups)], rows.shape[1], rows_per_group=1)
 
 
 def test_experts_are_promoted_once_their_replay_says_so() -> None:
@@ -167,6 +167,18 @@ def test_upkeep_is_bounded_per_batch_and_rests_when_nothing_changes() -> None:
     for step in range(20):
         organisation.upkeep(5000 + step, 4)
     assert replays.looks == settled
+
+
+def test_smaller_groups_need_lower_scores() -> None:
+    """A mean over few rows scatters more; thresholds go from that of a batch to that of a row with 1/√n."""
+    rng = np.random.default_rng(2)
+    table = 30 + 6 * rng.normal(size=(3, 3, PLACES, ROWS))
+    table[np.arange(3), np.arange(3)] -= 30
+    margin = full_board(table).margin(0)
+    thresholds = [margin.settle(rows) for rows in (2, 3, ROWS, 10 * ROWS)]
+    assert thresholds == sorted(thresholds)
+    assert thresholds[2] == thresholds[3]
+    assert margin.settle(1) == margin.row < 30
 
 
 def test_few_questions_are_asked_on_separated_data() -> None:

@@ -77,7 +77,7 @@ class Answerer:
             return learner.pool.scores(ids, x[torch.from_numpy(groups)], batch_statistics=False)
 
         groups = 1 if batch_statistics else len(x)
-        routes = learner.organisation.route(score, groups, single_rows=not batch_statistics)
+        routes = learner.organisation.route(score, groups, rows_per_group=len(x) if batch_statistics else 1)
         if not (learner.config.newcomers_answer and learner.newcomers):
             return routes
         newcomers = learner.newcomers

@@ -186,7 +186,7 @@ class Learner:
     def _gate(self, entry: RecentEntry[Batch]) -> Routes:
         """Route a batch, as one group, by its mean score."""
         routes = self.organisation.route(
-            lambda ids, _: self.batch_scores(ids, entry.batch.x)[:, None], groups=1, single_rows=False
+            lambda ids, _: self.batch_scores(ids, entry.batch.x)[:, None], 1, rows_per_group=len(entry.batch)
         )
         self.evaluations["gate"] += int(routes.queried[0])
         return routes

@@ -136,7 +136,8 @@ def _scores(
     made = []
     for batches in (training, replay, test):
         owner = np.repeat(np.arange(len(batches)), [len(b) for b in batches])
-        made.append(OwnedBatches(np.stack([experts.batch_scores(x) for b in batches for x in b], axis=1), owner))
+        rows = np.array([len(x) for b in batches for x in b])
+        made.append(OwnedBatches(np.stack([experts.batch_scores(x) for b in batches for x in b], axis=1), owner, rows))
     return made[0], made[1], made[2]
 
 
@@ -151,9 +152,24 @@ def _settling_tree(experts: SeparateExperts, test: OwnedBatches, keys: Keys) -> 
             for expert in (owner, *(e for e in range(count) if e != owner)):
                 board.look(expert, owner, place)
     tree = build_tree(range(count), board.batch, keys.rng("tree"))
-    settle = {expert: board.settle_batch(expert) for expert in range(count)}
-    routes = tree.search(lambda ids, groups: test.scores[np.ix_(np.array(ids), groups)], test.scores.shape[1], settle)
-    return tree, routes
+    return tree, _search_by_size(tree, board, test)
+
+
+def _search_by_size(tree: Tree, board: Scoreboard, batches: OwnedBatches) -> Routes:
+    """Route batches of several sizes, each with the thresholds for its size."""
+    expert, node = (np.zeros(len(batches.owner), np.int64) for _ in range(2))
+    scores = np.full(batches.scores.shape, np.inf)
+    for size in np.unique(batches.rows):
+        columns = np.flatnonzero(batches.rows == size)
+        settle = {e: board.margin(e).settle(int(size)) for e in tree.experts}
+        own = batches.scores[:, columns]
+        routes = tree.search(
+            lambda ids, groups, own=own: own[np.ix_(np.array(ids), groups)],  # type: ignore[misc]
+            len(columns),
+            settle,
+        )
+        expert[columns], node[columns], scores[:, columns] = routes.expert, routes.node, routes.scores
+    return Routes(expert, node, scores)
 
 
 def _row(row: TreeFigures) -> dict[str, float]:

@@ -46,8 +46,8 @@ class Organisation(Protocol):
 
     tree: Tree
 
-    def route(self, score: ScoreExperts, groups: int, *, single_rows: bool) -> Routes:
-        """Choose an expert for each group: single rows, or batches."""
+    def route(self, score: ScoreExperts, groups: int, *, rows_per_group: int) -> Routes:
+        """Choose an expert for each group: single rows, or batches of so many."""
 
     def created(self, step: int, expert: int) -> None:
         """An expert was created; it is on probation."""
@@ -113,7 +113,7 @@ class WindowedOrganisation:
     def __post_init__(self) -> None:
         self.tree.add(0)
 
-    def route(self, score: ScoreExperts, groups: int, *, single_rows: bool) -> Routes:
+    def route(self, score: ScoreExperts, groups: int, *, rows_per_group: int) -> Routes:
         """HGE_forward, whatever the groups."""
         return self.tree.select(score, groups)
 

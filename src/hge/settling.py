@@ -21,6 +21,10 @@ from hge.promotion import Path, Replays
 
 SWEEP_GROWTH = 1.25
 """An expert is looked at anew when it was trained on this many times the batches of its last sweep."""
+OWN_SPREADS = 3.0
+"""An expert's own batches are expected within so many standard deviations of their mean,"""
+FOREIGN_SPREADS = 6.0
+"""and those of others within so many of theirs; more, since ten remembered batches do not show all that will come."""
 REBUILD_GROWTH = 1.25
 """The tree is built anew when it has grown to this many times the experts of the last time."""
 
@@ -36,6 +40,8 @@ class Scoreboard:
         self.low = np.full((0, 0, places), np.nan)
         """[expert, owner, place] the lowest score given to a row whose owner scores it lower still; inf: to none."""
         self.own_rows: dict[tuple[int, int], tuple[int, FloatArray]] = {}
+        self.batch_rows = 1
+        """Rows of a remembered batch."""
 
     def grow(self) -> None:
         """Make room for one more expert."""
@@ -59,6 +65,7 @@ class Scoreboard:
     def _score(self, expert: int, owner: int, place: int) -> FloatArray:
         """Score a remembered batch as a whole, which goes on the board, and by rows, which are returned."""
         rows = self.replays.row_scores(expert, owner, place)
+        self.batch_rows = max(self.batch_rows, len(rows))
         mean = self.replays.batch_is_mean_of_rows
         score = float(rows.mean()) if mean else self.replays.batch_score(expert, owner, place)
         self.batch[expert, owner, place] = score
@@ -73,14 +80,47 @@ class Scoreboard:
         """[owner, place] the lowest score that the expert gave to a row of another; inf where there is none."""
         return np.where(np.isnan(self.low[expert]), np.inf, self.low[expert])
 
-    def settle_batch(self, expert: int) -> float:
-        """Return the batch score at or below which data are surely the expert's own."""
-        return _between(self.batch[expert, expert], self.foreign_batches(expert))
+    def margin(self, expert: int) -> Margin:
+        """Return how far the expert's own scores lie from those that it gives to what is others'."""
+        own, foreign = self.batch[expert, expert], self.foreign_batches(expert)
+        own_rows = [rows.max() for (owner, _), (_, rows) in self.own_rows.items() if owner == expert]
+        if not own_rows:
+            return Margin(self.batch_rows, np.inf, 0.0, (), -np.inf)
+        own_spread = float(np.nanstd(own))
+        theirs = [scores[np.isfinite(scores)] for scores in foreign if np.isfinite(scores).any()]
+        others = tuple((float(t.mean()), max(float(t.std()), own_spread)) for t in theirs)
+        row = _between(float(max(own_rows)), float(self.foreign_rows(expert).min()))
+        return Margin(self.batch_rows, float(np.nanmean(own)), own_spread, others, row)
 
-    def settle_row(self, expert: int) -> float:
-        """Return the row score at or below which a row is surely the expert's own."""
-        rows = [rows for (owner, _), (_, rows) in self.own_rows.items() if owner == expert]
-        return _between(np.concatenate([*rows, np.empty(0)]), self.foreign_rows(expert))
+
+@dataclass(frozen=True)
+class Margin:
+    """Where an expert's own data end and others' begin, on the scale of its score."""
+
+    batch_rows: int
+    """Rows of a remembered batch."""
+    own_mean: float
+    own_spread: float
+    """Mean and standard deviation of its score over the batches that it remembers."""
+    others: tuple[tuple[float, float], ...]
+    """The same for the batches of each other expert, as far as those score them lower."""
+    row: float
+    """The score at or below which a single row is surely its own."""
+
+    def settle(self, rows: int) -> float:
+        """Return the score at or below which a group of so many rows is surely the expert's own.
+
+        A mean over n rows scatters as 1/√n: smaller groups than the remembered ones must keep a larger distance.
+
+        >>> margin = Margin(batch_rows=100, own_mean=0.0, own_spread=1.0, others=((40.0, 2.0),), row=-3.0)
+        >>> margin.settle(100), margin.settle(25), margin.settle(1)  # between 3 and 28, between 6 and 16, as given
+        (15.5, 11.0, -3.0)
+        """
+        if rows == 1:
+            return self.row
+        wider = max(1.0, (self.batch_rows / rows) ** 0.5)
+        lowest = min((mean - FOREIGN_SPREADS * wider * spread for mean, spread in self.others), default=np.inf)
+        return _between(self.own_mean + OWN_SPREADS * wider * self.own_spread, lowest)
 
 
 @dataclass
@@ -99,8 +139,7 @@ class SettlingOrganisation:
         self.board.grow()
         self.tree.add(0)
         self.newcomers: list[int] = []
-        self.settle_batch: dict[int, float] = {}
-        self.settle_row: dict[int, float] = {}
+        self.margins: dict[int, Margin] = {}
         self.waiting: deque[int] = deque()
         self.sweep: Iterator[tuple[int, int, int]] = iter(())
         self.swept: int | None = None
@@ -108,9 +147,13 @@ class SettlingOrganisation:
         self.experts_at_build = 1
         self.last_used = 0
 
-    def route(self, score: ScoreExperts, groups: int, *, single_rows: bool) -> Routes:
-        """Settling search, with the thresholds of single rows or of batches."""
-        return self.tree.search(score, groups, self.settle_row if single_rows else self.settle_batch)
+    def route(self, score: ScoreExperts, groups: int, *, rows_per_group: int) -> Routes:
+        """Settling search, with the thresholds for groups of this size."""
+        return self.tree.search(score, groups, self.settle_at(rows_per_group))
+
+    def settle_at(self, rows: int) -> dict[int, float]:
+        """Return the thresholds for groups of so many rows, as of the last sweep."""
+        return {expert: margin.settle(rows) for expert, margin in self.margins.items()}
 
     def created(self, step: int, expert: int) -> None:
         """Look at the newcomer as soon as possible."""
@@ -165,16 +208,19 @@ class SettlingOrganisation:
     def _set_thresholds(self, step: int) -> None:
         """Set every expert's thresholds; where an old one had come to mask another expert, say so."""
         for expert in self.tree.experts:
-            batch, row = self.board.settle_batch(expert), self.board.settle_row(expert)
-            for kind, before, after, foreign in (
-                ("batch", self.settle_batch.get(expert, -np.inf), batch, self.board.foreign_batches(expert)),
-                ("row", self.settle_row.get(expert, -np.inf), row, self.board.foreign_rows(expert)),
+            before, after = self.margins.get(expert), self.board.margin(expert)
+            self.margins[expert] = after
+            if before is None:
+                continue
+            for kind, rows, foreign in (
+                ("batch", self.board.batch_rows, self.board.foreign_batches(expert)),
+                ("row", 1, self.board.foreign_rows(expert)),
             ):
+                old, new = before.settle(rows), after.settle(rows)
                 # An infinite threshold is that of an expert which had not met another yet: nothing went wrong.
-                for masked in np.flatnonzero((foreign <= before).any(axis=1)) if before < np.inf else ():
-                    count = int((foreign[masked] <= before).sum())
-                    self.emit(ExpertUnmasked(step, expert, int(masked), kind, count, before, after))
-            self.settle_batch[expert], self.settle_row[expert] = batch, row
+                for masked in np.flatnonzero((foreign <= old).any(axis=1)) if old < np.inf else ():
+                    count = int((foreign[masked] <= old).sum())
+                    self.emit(ExpertUnmasked(step, expert, int(masked), kind, count, old, new))
 
     def _pays(self, newcomer: int) -> bool:
         """Would most of its replay be sent to it, and less of the others' than it gains?"""
@@ -203,24 +249,15 @@ class SettlingOrganisation:
         experts = sorted(self.tree.experts)
         scores = self.board.batch[:, experts].reshape(len(self.board.batch), -1)
         scores = scores[:, ~np.isnan(scores[experts]).any(axis=0)]
-        settle = {expert: self.board.settle_batch(expert) for expert in experts}
+        settle = {expert: self.board.margin(expert).settle(self.board.batch_rows) for expert in experts}
         routes = self.tree.search(lambda ids, groups: scores[np.ix_(np.array(ids), groups)], scores.shape[1], settle)
         return float(routes.queried.mean())
 
 
-def _between(own: FloatArray, foreign: FloatArray) -> float:
-    """Return a threshold between the expert's own scores and the foreign ones.
+def _between(own: float, foreign: float) -> float:
+    """Return a threshold below the lowest foreign score: half way to the highest own one, if that is lower still.
 
-    Half way, if they are apart; else just below the foreign ones.
-
-    >>> _between(np.array([1.0, 2.0]), np.array([4.0, np.inf]))
-    3.0
-    >>> _between(np.array([1.0, 2.0]), np.array([1.5])) < 1.5
-    True
+    >>> _between(2.0, 4.0), _between(2.0, 1.5) < 1.5
+    (3.0, True)
     """
-    if not np.isfinite(own).any():
-        return -np.inf
-    highest, lowest = float(np.nanmax(own)), float(np.min(foreign, initial=np.inf))
-    if highest >= lowest:
-        return float(np.nextafter(lowest, -np.inf))
-    return (highest + lowest) / 2
+    return (own + foreign) / 2 if own < foreign else float(np.nextafter(foreign, -np.inf))

@@ -27,6 +27,8 @@ class OwnedBatches:
     """[experts, batches]"""
     owner: IntArray
     """[batches]"""
+    rows: IntArray
+    """[batches] their sizes"""
 
     def of(self, owner: int) -> FloatArray:
         """Return the columns of one owner."""

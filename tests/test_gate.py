@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from hge.gate import ROOT, FloatArray, IntArray, Tree
+from hge.gate import ROOT, FloatArray, IntArray, Settle, Tree
 
 score_tables = st.integers(1, 8).flatmap(
     lambda experts: st.integers(1, 6).flatmap(
@@ -78,7 +78,7 @@ def test_all_groups_walk_as_each_would_alone(data: st.DataObject, scores: FloatA
 @given(st.data(), score_tables)
 def test_search_that_nobody_settles_is_the_flat_gate(data: st.DataObject, scores: FloatArray) -> None:
     tree, asked = data.draw(trees(len(scores))), Asked(scores)
-    routes = tree.search(asked, scores.shape[1], settle={})
+    routes = tree.search(asked, scores.shape[1], settle=Settle())
     np.testing.assert_array_equal(scores[routes.expert, np.arange(scores.shape[1])], scores.min(axis=0))
     np.testing.assert_array_equal(routes.queried, len(scores))
     assert asked.at_most_once
@@ -89,7 +89,7 @@ def test_search_ends_at_an_expert_that_knows_its_own_or_at_the_best(
     data: st.DataObject, scores: FloatArray, settle: list[float]
 ) -> None:
     tree, asked = data.draw(trees(len(scores))), Asked(scores)
-    routes = tree.search(asked, scores.shape[1], dict(enumerate(settle)))
+    routes = tree.search(asked, scores.shape[1], Settle(dict(enumerate(settle))))
     for group, (expert, node) in enumerate(zip(routes.expert, routes.node, strict=True)):
         assert tree.nodes[node].expert == expert
         known = scores[:, group] <= np.array(settle[: len(scores)])
@@ -108,7 +108,9 @@ def test_search_asks_the_most_promising_place_first() -> None:
     tree.add(2, parent=first)
     tree.add(3, parent=second)
     scores = np.array([[5.0, 4.0], [4.0, 5.0], [9.0, 9.0], [0.0, 0.0]])
-    routes = tree.search(lambda ids, groups: scores[np.ix_(ids, groups)], 2, settle=dict.fromkeys(range(4), 1.0))
+    routes = tree.search(
+        lambda ids, groups: scores[np.ix_(ids, groups)], 2, settle=Settle(dict.fromkeys(range(4), 1.0))
+    )
     assert routes.expert.tolist() == [3, 3]
     assert routes.queried.tolist() == [3, 4]
 

@@ -14,8 +14,17 @@ IntArray = npt.NDArray[np.int64]
 ScoreExperts = Callable[[Sequence[int], IntArray], FloatArray]
 """(expert ids, groups) -> finite scores [ids, groups], lower is better. A batch is one group, single samples many."""
 
-Settle = Mapping[int, float]
-"""Expert -> the score at or below which a group is surely its own, so that nobody else need be asked."""
+
+@dataclass(frozen=True)
+class Settle:
+    """When a group is surely an expert's own, so that nobody else need be asked."""
+
+    alone: Mapping[int, float] = field(default_factory=dict)
+    """Expert -> the score at or below which a group is its own."""
+    against: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    """(expert, reference) -> the same for the difference between its score and the reference's: what all experts
+    find easy or hard about a group cancels out."""
+
 
 ROOT = 0
 
@@ -57,7 +66,7 @@ class Tree:
     >>> routes = tree.select(lambda ids, groups: scores[np.ix_(ids, groups)], groups=2)
     >>> routes.expert, routes.queried  # the second group never meets expert 2, which stands below expert 0
     (array([2, 1]), array([3, 2]))
-    >>> settled = tree.search(lambda ids, groups: scores[np.ix_(ids, groups)], groups=2, settle={0: 0, 1: 0, 2: 0.2})
+    >>> settled = tree.search(lambda ids, groups: scores[np.ix_(ids, groups)], groups=2, settle=Settle({2: 0.2}))
     >>> settled.expert, settled.queried  # nobody knew the second group for its own, so the search went on
     (array([2, 2]), array([3, 3]))
     """
@@ -169,17 +178,45 @@ class Tree:
         """Ask the children of n in turn, those who settle no further; return the latter."""
         everyone = members
         promise[n, members] = np.inf
-        for child in self.children[n]:
+        for position, child in enumerate(self.children[n]):
             expert = self.nodes[child].expert
             scores = answers.ask([expert], members)[0]
-            settled = scores <= settle.get(expert, -np.inf)
+            settled = scores <= settle.alone.get(expert, -np.inf)
             better = settled | (scores < best[members])
             node[members[better]] = child
             best[members[better]] = scores[better]
+            for own, reference in self._pairs(n, position):
+                threshold = settle.against.get((self.nodes[own].expert, self.nodes[reference].expert), -np.inf)
+                known = (self._difference(own, reference, members, answers) <= threshold) & ~settled
+                node[members[known]] = own
+                settled |= known
             members, scores = members[~settled], scores[~settled]
             if self.children[child]:
                 promise[child, members] = scores
         return np.setdiff1d(everyone, members)
+
+    def _pairs(self, n: int, position: int) -> list[tuple[int, int]]:
+        """Return the (node, reference) whose scores can be compared once the child at this position was asked.
+
+        A child is measured against its parent; under the root, against its first sibling, and that one against the
+        second.
+        """
+        child = self.children[n][position]
+        if n != ROOT:
+            return [(child, n)]
+        first = self.children[ROOT][0]
+        return [] if position == 0 else [(child, first), (first, child)] if position == 1 else [(child, first)]
+
+    @property
+    def references(self) -> list[tuple[int, int]]:
+        """The (expert, reference) pairs that a search compares."""
+        pairs = [p for n in range(len(self.nodes)) for i in range(len(self.children[n])) for p in self._pairs(n, i)]
+        return list(dict.fromkeys((self.nodes[own].expert, self.nodes[reference].expert) for own, reference in pairs))
+
+    def _difference(self, own: int, reference: int, members: IntArray, answers: _Answers) -> FloatArray:
+        scores = answers.scores[:, members]
+        difference: FloatArray = scores[self.nodes[own].expert] - scores[self.nodes[reference].expert]
+        return difference
 
     def _routes(self, node: IntArray, answers: _Answers) -> Routes:
         expert = np.array([n.expert for n in self.nodes], dtype=np.int64)[node]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hge.events import Emit, ExpertPromoted, ExpertUnmasked, TreeRebuilt
-from hge.gate import FloatArray, Routes, ScoreExperts, Tree
+from hge.gate import FloatArray, Routes, ScoreExperts, Settle, Tree
 from hge.pivots import build_tree, insert
 from hge.promotion import Path, Replays
 
@@ -71,26 +71,41 @@ class Scoreboard:
         self.batch[expert, owner, place] = score
         return rows
 
-    def foreign_batches(self, expert: int) -> FloatArray:
-        """[owner, place] the expert's scores of what is others' and scored lower by them; inf elsewhere."""
+    def foreign_batches(self, expert: int, reference: int | None = None) -> FloatArray:
+        """[owner, place] the expert's scores of what is others' and scored lower by them; inf elsewhere.
+
+        With a reference, what the expert scores beyond the reference.
+        """
         own = self.batch[np.arange(len(self.batch)), np.arange(len(self.batch))]
-        return np.where(own < self.batch[expert], self.batch[expert], np.inf)
+        scores = self.batch[expert] - (0.0 if reference is None else self.batch[reference])
+        return np.where((own < self.batch[expert]) & ~np.isnan(scores), scores, np.inf)
 
     def foreign_rows(self, expert: int) -> FloatArray:
         """[owner, place] the lowest score that the expert gave to a row of another; inf where there is none."""
         return np.where(np.isnan(self.low[expert]), np.inf, self.low[expert])
 
-    def margin(self, expert: int) -> Margin:
-        """Return how far the expert's own scores lie from those that it gives to what is others'."""
-        own, foreign = self.batch[expert, expert], self.foreign_batches(expert)
+    def margin(self, expert: int, reference: int | None = None) -> Margin:
+        """Return how far the expert's own scores lie from those that it gives to what is others'.
+
+        With a reference, all scores are differences from the reference's; there is no threshold for single rows then.
+        """
+        foreign = self.foreign_batches(expert, reference)
+        own = self.batch[expert, expert] - (0.0 if reference is None else self.batch[reference, expert])
         own_rows = [rows.max() for (owner, _), (_, rows) in self.own_rows.items() if owner == expert]
-        if not own_rows:
+        if not own_rows or np.isnan(own).all():
             return Margin(self.batch_rows, np.inf, 0.0, (), -np.inf)
         own_spread = float(np.nanstd(own))
         theirs = [scores[np.isfinite(scores)] for scores in foreign if np.isfinite(scores).any()]
         others = tuple((float(t.mean()), max(float(t.std()), own_spread)) for t in theirs)
-        row = _between(float(max(own_rows)), float(self.foreign_rows(expert).min()))
+        row = _between(float(max(own_rows)), float(self.foreign_rows(expert).min())) if reference is None else -np.inf
         return Margin(self.batch_rows, float(np.nanmean(own)), own_spread, others, row)
+
+    def settle(self, tree: Tree, rows: int) -> Settle:
+        """Return the thresholds for a search of this tree by groups of so many rows."""
+        return Settle(
+            {expert: self.margin(expert).settle(rows) for expert in tree.experts},
+            {pair: self.margin(*pair).settle(rows) for pair in tree.references},
+        )
 
 
 @dataclass(frozen=True)
@@ -140,6 +155,7 @@ class SettlingOrganisation:
         self.tree.add(0)
         self.newcomers: list[int] = []
         self.margins: dict[int, Margin] = {}
+        self.relative_margins: dict[tuple[int, int], Margin] = {}
         self.waiting: deque[int] = deque()
         self.sweep: Iterator[tuple[int, int, int]] = iter(())
         self.swept: int | None = None
@@ -151,9 +167,12 @@ class SettlingOrganisation:
         """Settling search, with the thresholds for groups of this size."""
         return self.tree.search(score, groups, self.settle_at(rows_per_group))
 
-    def settle_at(self, rows: int) -> dict[int, float]:
+    def settle_at(self, rows: int) -> Settle:
         """Return the thresholds for groups of so many rows, as of the last sweep."""
-        return {expert: margin.settle(rows) for expert, margin in self.margins.items()}
+        return Settle(
+            {expert: margin.settle(rows) for expert, margin in self.margins.items()},
+            {pair: margin.settle(rows) for pair, margin in self.relative_margins.items()},
+        )
 
     def created(self, step: int, expert: int) -> None:
         """Look at the newcomer as soon as possible."""
@@ -207,6 +226,7 @@ class SettlingOrganisation:
 
     def _set_thresholds(self, step: int) -> None:
         """Set every expert's thresholds; where an old one had come to mask another expert, say so."""
+        self.relative_margins = {pair: self.board.margin(*pair) for pair in self.tree.references}
         for expert in self.tree.experts:
             before, after = self.margins.get(expert), self.board.margin(expert)
             self.margins[expert] = after
@@ -249,7 +269,7 @@ class SettlingOrganisation:
         experts = sorted(self.tree.experts)
         scores = self.board.batch[:, experts].reshape(len(self.board.batch), -1)
         scores = scores[:, ~np.isnan(scores[experts]).any(axis=0)]
-        settle = {expert: self.board.margin(expert).settle(self.board.batch_rows) for expert in experts}
+        settle = self.board.settle(self.tree, self.board.batch_rows)
         routes = self.tree.search(lambda ids, groups: scores[np.ix_(np.array(ids), groups)], scores.shape[1], settle)
         return float(routes.queried.mean())
 

@@ -72,7 +72,7 @@ def measure(experts: int, seed: int, repeats: int = 200) -> dict[str, float]:
     started = time.perf_counter()
     tree = build_tree(range(experts), board.batch, np.random.default_rng(seed))
     build_seconds = time.perf_counter() - started
-    settle = board.settle(tree, ROWS)
+    settle = board.margins(tree).settle(ROWS)
     owners = np.random.default_rng(seed).integers(experts, size=repeats)
     batches = [domains.rows(int(owner)) for owner in owners]
     flat_ms, tree_ms, flat_right, tree_right, queried = [], [], [], [], []

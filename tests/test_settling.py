@@ -64,8 +64,8 @@ def check_nobody_is_masked(organised: Tree, table: FloatArray, board: Scoreboard
     """No remembered batch or row reaches a wrong expert that the flat gate would have avoided."""
     n = len(table)
     for scores, settle in (
-        (table.mean(axis=3), board.settle(organised, ROWS)),
-        (table.reshape(n, n, -1), board.settle(organised, 1)),
+        (table.mean(axis=3), board.margins(organised).settle(ROWS)),
+        (table.reshape(n, n, -1), board.margins(organised).settle(1)),
     ):
         owner = np.repeat(np.arange(n), scores.shape[2])
         columns = scores.reshape(n, -1)

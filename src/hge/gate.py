@@ -24,6 +24,8 @@ class Settle:
     against: Mapping[tuple[int, int], float] = field(default_factory=dict)
     """(expert, reference) -> the same for the difference between its score and the reference's: what all experts
     find easy or hard about a group cancels out."""
+    beyond: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    """(node, sibling) -> the difference of their scores above which a group belongs to nobody at or below the node."""
 
 
 ROOT = 0
@@ -193,7 +195,26 @@ class Tree:
             members, scores = members[~settled], scores[~settled]
             if self.children[child]:
                 promise[child, members] = scores
+        self._give_up_branches(n, members, settle, answers, promise)
         return np.setdiff1d(everyone, members)
+
+    def _give_up_branches(
+        self, n: int, members: IntArray, settle: Settle, answers: _Answers, promise: FloatArray
+    ) -> None:
+        """Do not look below those children of n that are too far behind the best of them."""
+        children = self.children[n]
+        if len(children) < 2 or not len(members):
+            return
+        scores = answers.scores[np.ix_(np.array([self.nodes[c].expert for c in children]), members)]
+        nearest = scores.argmin(axis=0)
+        for i, child in enumerate(children):
+            beyond = np.array([settle.beyond.get((child, sibling), np.inf) for sibling in children])[nearest]
+            promise[child, members[scores[i] - scores.min(axis=0) > beyond]] = np.inf
+
+    @property
+    def siblings(self) -> list[tuple[int, int]]:
+        """The (node, sibling) pairs by which a search may give up a branch."""
+        return [(c, s) for own in self.children for c in own for s in own if c != s and self.children[c]]
 
     def _pairs(self, n: int, position: int) -> list[tuple[int, int]]:
         """Return the (node, reference) whose scores can be compared once the child at this position was asked.

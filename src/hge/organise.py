@@ -161,7 +161,7 @@ def _search_by_size(tree: Tree, board: Scoreboard, batches: OwnedBatches) -> Rou
     scores = np.full(batches.scores.shape, np.inf)
     for size in np.unique(batches.rows):
         columns = np.flatnonzero(batches.rows == size)
-        settle = board.settle(tree, int(size))
+        settle = board.margins(tree).settle(int(size))
         own = batches.scores[:, columns]
         routes = tree.search(
             lambda ids, groups, own=own: own[np.ix_(np.array(ids), groups)],  # type: ignore[misc]

@@ -100,11 +100,22 @@ class Scoreboard:
         row = _between(float(max(own_rows)), float(self.foreign_rows(expert).min())) if reference is None else -np.inf
         return Margin(self.batch_rows, float(np.nanmean(own)), own_spread, others, row)
 
-    def settle(self, tree: Tree, rows: int) -> Settle:
-        """Return the thresholds for a search of this tree by groups of so many rows."""
-        return Settle(
-            {expert: self.margin(expert).settle(rows) for expert in tree.experts},
-            {pair: self.margin(*pair).settle(rows) for pair in tree.references},
+    def reach(self, tree: Tree, node: int, sibling: int) -> Reach:
+        """Return how far a node's expert falls behind its sibling's on what is owned by the experts below the node."""
+        expert, reference = tree.nodes[node].expert, tree.nodes[sibling].expert
+        owners = sorted({tree.nodes[n].expert for n in tree.descendants(node)})
+        differences = self.batch[expert, owners] - self.batch[reference, owners]
+        known = [d[~np.isnan(d)] for d in differences]
+        if not all(len(d) for d in known):
+            return Reach(self.batch_rows, ((np.inf, 0.0),))
+        return Reach(self.batch_rows, tuple((float(d.mean()), float(d.std())) for d in known))
+
+    def margins(self, tree: Tree) -> Margins:
+        """Return all margins that a search of this tree needs."""
+        return Margins(
+            {expert: self.margin(expert) for expert in tree.experts},
+            {pair: self.margin(*pair) for pair in tree.references},
+            {pair: self.reach(tree, *pair) for pair in tree.siblings},
         )
 
 
@@ -138,6 +149,39 @@ class Margin:
         return _between(self.own_mean + OWN_SPREADS * wider * self.own_spread, lowest)
 
 
+@dataclass(frozen=True)
+class Reach:
+    """How far behind a sibling the scores of a branch may be on data that belong into the branch."""
+
+    batch_rows: int
+    owners: tuple[tuple[float, float], ...]
+    """Mean and standard deviation of the difference on the batches of each expert below."""
+
+    def beyond(self, rows: int) -> float:
+        """Return the difference above which a group of so many rows belongs to nobody below; of single rows, none."""
+        if rows == 1:
+            return np.inf
+        wider = max(1.0, (self.batch_rows / rows) ** 0.5)
+        return float(max(mean + FOREIGN_SPREADS * wider * spread for mean, spread in self.owners))
+
+
+@dataclass(frozen=True)
+class Margins:
+    """All that a search of one tree must know of the experts' scores."""
+
+    alone: dict[int, Margin] = field(default_factory=dict)
+    against: dict[tuple[int, int], Margin] = field(default_factory=dict)
+    reaches: dict[tuple[int, int], Reach] = field(default_factory=dict)
+
+    def settle(self, rows: int) -> Settle:
+        """Return the thresholds for groups of so many rows."""
+        return Settle(
+            {expert: margin.settle(rows) for expert, margin in self.alone.items()},
+            {pair: margin.settle(rows) for pair, margin in self.against.items()},
+            {pair: reach.beyond(rows) for pair, reach in self.reaches.items()},
+        )
+
+
 @dataclass
 class SettlingOrganisation:
     """Keeps a scoreboard of the replay at a bounded cost per batch; thresholds, promotion and tree follow from it."""
@@ -154,8 +198,7 @@ class SettlingOrganisation:
         self.board.grow()
         self.tree.add(0)
         self.newcomers: list[int] = []
-        self.margins: dict[int, Margin] = {}
-        self.relative_margins: dict[tuple[int, int], Margin] = {}
+        self.margins = Margins()
         self.waiting: deque[int] = deque()
         self.sweep: Iterator[tuple[int, int, int]] = iter(())
         self.swept: int | None = None
@@ -165,14 +208,7 @@ class SettlingOrganisation:
 
     def route(self, score: ScoreExperts, groups: int, *, rows_per_group: int) -> Routes:
         """Settling search, with the thresholds for groups of this size."""
-        return self.tree.search(score, groups, self.settle_at(rows_per_group))
-
-    def settle_at(self, rows: int) -> Settle:
-        """Return the thresholds for groups of so many rows, as of the last sweep."""
-        return Settle(
-            {expert: margin.settle(rows) for expert, margin in self.margins.items()},
-            {pair: margin.settle(rows) for pair, margin in self.relative_margins.items()},
-        )
+        return self.tree.search(score, groups, self.margins.settle(rows_per_group))
 
     def created(self, step: int, expert: int) -> None:
         """Look at the newcomer as soon as possible."""
@@ -226,12 +262,9 @@ class SettlingOrganisation:
 
     def _set_thresholds(self, step: int) -> None:
         """Set every expert's thresholds; where an old one had come to mask another expert, say so."""
-        self.relative_margins = {pair: self.board.margin(*pair) for pair in self.tree.references}
-        for expert in self.tree.experts:
-            before, after = self.margins.get(expert), self.board.margin(expert)
-            self.margins[expert] = after
-            if before is None:
-                continue
+        old_margins, self.margins = self.margins, self.board.margins(self.tree)
+        for expert in old_margins.alone:
+            before, after = old_margins.alone[expert], self.margins.alone[expert]
             for kind, rows, foreign in (
                 ("batch", self.board.batch_rows, self.board.foreign_batches(expert)),
                 ("row", 1, self.board.foreign_rows(expert)),
@@ -269,7 +302,7 @@ class SettlingOrganisation:
         experts = sorted(self.tree.experts)
         scores = self.board.batch[:, experts].reshape(len(self.board.batch), -1)
         scores = scores[:, ~np.isnan(scores[experts]).any(axis=0)]
-        settle = self.board.settle(self.tree, self.board.batch_rows)
+        settle = self.board.margins(self.tree).settle(self.board.batch_rows)
         routes = self.tree.search(lambda ids, groups: scores[np.ix_(np.array(ids), groups)], scores.shape[1], settle)
         return float(routes.queried.mean())
 

@@ -25,6 +25,8 @@ OWN_SPREADS = 3.0
 """An expert's own batches are expected within so many standard deviations of their mean,"""
 FOREIGN_SPREADS = 6.0
 """and those of others within so many of theirs; more, since ten remembered batches do not show all that will come."""
+BRANCH_SPREADS = 9.0
+"""A branch is given up only so many standard deviations beyond what its data show: a wrong turn cannot be mended."""
 REBUILD_GROWTH = 1.25
 """The tree is built anew when it has grown to this many times the experts of the last time."""
 
@@ -162,7 +164,7 @@ class Reach:
         if rows == 1:
             return np.inf
         wider = max(1.0, (self.batch_rows / rows) ** 0.5)
-        return float(max(mean + FOREIGN_SPREADS * wider * spread for mean, spread in self.owners))
+        return float(max(mean + BRANCH_SPREADS * wider * spread for mean, spread in self.owners))
 
 
 @dataclass(frozen=True)

@@ -4,24 +4,40 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 ROOT = Path(__file__).parent.parent
 DIGITS = ("split-digits", "permuted-digits", "recurring-digits")
 METHODS = (("ge", "default"), ("ge-no-review", "default"), ("ge", "paper"))
+TREES = (("ge", "default"), ("hge", "default"), ("hge", "paper"))
+# scenario, file stem, seeds, the paper's HGE and Upper: experts queried (Table 2); None: the digits are ours
+ORGANISED = (
+    ("split-digits", "digits/split-digits", 5, None, None),
+    ("permuted-digits, 20 tasks", "digits/permuted-digits-20", 5, None, None),
+    ("smnist", "real/smnist", 5, 3.83, 3.56),
+    ("pmnist", "real/pmnist", 3, 11.25, 8.05),
+    ("mnist-kmnist (not comparable)", "real/mnist-kmnist", 5, 6.42, 5.13),
+    ("mnist-cif10", "real/mnist-cif10", 3, 5.29, 4.92),
+    ("cif10-inv", "real/cif10-inv", 3, 6.62, 5.31),
+)
 
 
-def results(scenario: str, method: str, recipe: str) -> list[dict[str, float]]:
-    files = [ROOT / "results" / "digits" / f"{scenario}-{method}-{recipe}-seed{seed}.json" for seed in range(5)]
+def results(stem: str, method: str, recipe: str, seeds: int = 5) -> list[dict[str, Any]]:
+    files = [ROOT / "results" / f"{stem}-{method}-{recipe}-seed{seed}.json" for seed in range(seeds)]
     found = [json.loads(file.read_text()) for file in files]
     for seed, result in enumerate(found):
         protocol = result["protocol"]
-        assert (protocol["scenario"], protocol["method"], protocol["recipe"]) == (scenario, method, recipe)
-        assert protocol["seed"] == seed
+        assert (protocol["method"], protocol["recipe"], protocol["seed"]) == (method, recipe, seed)
         assert protocol["commit"] != "unknown"
         assert not protocol["commit"].endswith("+"), "a result comes from a committed tree"
     return found
+
+
+def spread(values: list[float]) -> str:
+    return f"{np.mean(values):.2f} ± {np.std(values):.2f}"
 
 
 def digits_table() -> str:
@@ -32,19 +48,53 @@ def digits_table() -> str:
     ]
     for scenario in DIGITS:
         for method, recipe in METHODS:
-            runs = results(scenario, method, recipe)
-            figures = [
-                f"{np.mean([r[key] for r in runs]):.2f} ± {np.std([r[key] for r in runs]):.2f}"
-                for key in ("accuracy_sample", "accuracy_batch", "gate_accuracy_sample")
-            ]
+            runs = results(f"digits/{scenario}", method, recipe)
+            keys = ("accuracy_sample", "accuracy_batch", "gate_accuracy_sample")
+            figures = [spread([r[key] for r in runs]) for key in keys]
             experts = ", ".join(str(n) for n in sorted({r["experts"] for r in runs}))
             switches = " / ".join(str(sum(r[f"switches_{kind}"] for r in runs)) for kind in ("false", "missed"))
             lines.append(f"| {scenario} | {method} | {recipe} | {' | '.join(figures)} | {experts} | {switches} |")
     return "\n".join(lines)
 
 
-def test_readme_shows_the_results() -> None:
-    assert digits_table() in (ROOT / "README.md").read_text()
+def trees_table() -> str:
+    lines = [
+        "| scenario | method | recipe | accuracy, single samples | accuracy, batches of 32 "
+        "| experts queried, single samples | experts queried, batches of 32 |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, stem in (
+        ("split-digits", "digits/split-digits"),
+        ("permuted-digits, 20 tasks", "digits/permuted-digits-20"),
+    ):
+        for method, recipe in TREES:
+            runs = results(stem, method, recipe)
+            keys = ("accuracy_sample", "accuracy_batch", "experts_queried_sample", "experts_queried_batch")
+            figures = " | ".join(spread([r[key] for r in runs]) for key in keys)
+            lines.append(f"| {name} | {method} | {recipe} | {figures} |")
+    return "\n".join(lines)
+
+
+def organised_table() -> str:
+    lines = [
+        "| scenario | seeds | flat: right | HGE: right | Upper: right | ours: right "
+        "| experts | HGE: asked | Upper: asked | ours: asked | paper's HGE / Upper: asked |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, stem, seeds, paper_hge, paper_upper in ORGANISED:
+        runs = results(stem, "organise", "default", seeds)
+        right = [spread([r["organisation"][k]["accuracy"] for r in runs]) for k in ("ge", "hge", "upper", "tree")]
+        asked = [spread([r["organisation"][k]["experts_queried"] for r in runs]) for k in ("hge", "upper", "tree")]
+        paper = "–" if paper_hge is None else f"{paper_hge} / {paper_upper}"
+        lines.append(
+            f"| {name} | {seeds} | {' | '.join(right)} | {len(runs[0]['tasks'])} | {' | '.join(asked)} | {paper} |"
+        )
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("table", [digits_table, trees_table, organised_table])
+def test_readme_shows_the_results(table: Any) -> None:
+    assert table() in (ROOT / "README.md").read_text()
 
 
 def test_results_keep_their_promises() -> None:
@@ -54,8 +104,18 @@ def test_results_keep_their_promises() -> None:
         ("permuted-digits", 10, 96, 96),
         ("recurring-digits", 5, 97, 99),
     ):
-        runs = results(scenario, "ge", "default")
+        runs = results(f"digits/{scenario}", "ge", "default")
         assert {r["experts"] for r in runs} == {experts}
         assert {(r["switches_false"], r["switches_missed"]) for r in runs} == {(0, 0)}
         assert np.mean([r["accuracy_sample"] for r in runs]) >= sample
         assert np.mean([r["accuracy_batch"] for r in runs]) >= batch
+
+
+@pytest.mark.parametrize("stem", ["digits/split-digits", "digits/permuted-digits-20"])
+def test_our_tree_is_as_right_as_the_flat_gate_and_asks_less(stem: str) -> None:
+    flat, tree = results(stem, "ge", "default"), results(stem, "hge", "default")
+    for routing in ("sample", "batch"):
+        accuracy = [np.mean([r[f"accuracy_{routing}"] for r in runs]) for runs in (flat, tree)]
+        asked = [np.mean([r[f"experts_queried_{routing}"] for r in runs]) for runs in (flat, tree)]
+        assert accuracy[1] >= accuracy[0] - 0.5
+        assert asked[1] <= 0.9 * asked[0]

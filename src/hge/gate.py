@@ -182,7 +182,7 @@ class Tree:
         promise[n, members] = np.inf
         for position, child in enumerate(self.children[n]):
             expert = self.nodes[child].expert
-            scores = answers.ask([expert], members)[0]
+            scores = answers.ask_one(expert, members)
             settled = scores <= settle.alone.get(expert, -np.inf)
             better = settled | (scores < best[members])
             node[members[better]] = child
@@ -208,6 +208,8 @@ class Tree:
         scores = answers.scores[np.ix_(np.array([self.nodes[c].expert for c in children]), members)]
         nearest = scores.argmin(axis=0)
         for i, child in enumerate(children):
+            if not self.children[child]:
+                continue
             beyond = np.array([settle.beyond.get((child, sibling), np.inf) for sibling in children])[nearest]
             promise[child, members[scores[i] - scores.min(axis=0) > beyond]] = np.inf
 
@@ -235,8 +237,8 @@ class Tree:
         return list(dict.fromkeys((self.nodes[own].expert, self.nodes[reference].expert) for own, reference in pairs))
 
     def _difference(self, own: int, reference: int, members: IntArray, answers: _Answers) -> FloatArray:
-        scores = answers.scores[:, members]
-        difference: FloatArray = scores[self.nodes[own].expert] - scores[self.nodes[reference].expert]
+        mine, theirs = (answers.scores[self.nodes[n].expert, members] for n in (own, reference))
+        difference: FloatArray = mine - theirs
         return difference
 
     def _routes(self, node: IntArray, answers: _Answers) -> Routes:
@@ -251,6 +253,14 @@ class _Answers:
         self._score = score
         self.scores = np.full((experts, groups), np.inf)
 
+    def ask_one(self, expert: int, groups: IntArray) -> FloatArray:
+        """Return one expert's scores [groups]."""
+        unknown = groups[np.isinf(self.scores[expert, groups])]
+        if len(unknown):
+            self.scores[expert, unknown] = self._score([expert], unknown)[0]
+        answered: FloatArray = self.scores[expert, groups]
+        return answered
+
     def ask(self, ids: list[int], groups: IntArray) -> FloatArray:
         """Return the scores [ids, groups]."""
         distinct = list(dict.fromkeys(ids))
@@ -259,8 +269,7 @@ class _Answers:
         if unknown.all():
             self.scores[cells] = self._score(distinct, groups)
         else:
-            for i, row in zip(distinct, unknown, strict=True):
-                if row.any():
-                    self.scores[i, groups[row]] = self._score([i], groups[row])[0]
+            for i in distinct:
+                self.ask_one(i, groups)
         answered: FloatArray = self.scores[np.ix_(np.array(ids), groups)]
         return answered

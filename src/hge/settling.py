@@ -93,12 +93,13 @@ class Scoreboard:
         """
         foreign = self.foreign_batches(expert, reference)
         own = self.batch[expert, expert] - (0.0 if reference is None else self.batch[reference, expert])
-        own_rows = [rows.max() for (owner, _), (_, rows) in self.own_rows.items() if owner == expert]
+        places = [(expert, place) for place in range(self.places) if (expert, place) in self.own_rows]
+        own_rows = [self.own_rows[key][1].max() for key in places]
         if not own_rows or np.isnan(own).all():
             return Margin(self.batch_rows, np.inf, 0.0, (), -np.inf)
         own_spread = float(np.nanstd(own))
-        theirs = [scores[np.isfinite(scores)] for scores in foreign if np.isfinite(scores).any()]
-        others = tuple((float(t.mean()), max(float(t.std()), own_spread)) for t in theirs)
+        means, spreads = _means_and_spreads(foreign)
+        others = tuple(zip(means.tolist(), np.maximum(spreads, own_spread).tolist(), strict=True))
         row = _between(float(max(own_rows)), float(self.foreign_rows(expert).min())) if reference is None else -np.inf
         return Margin(self.batch_rows, float(np.nanmean(own)), own_spread, others, row)
 
@@ -307,6 +308,20 @@ class SettlingOrganisation:
         settle = self.board.margins(self.tree).settle(self.board.batch_rows)
         routes = self.tree.search(lambda ids, groups: scores[np.ix_(np.array(ids), groups)], scores.shape[1], settle)
         return float(routes.queried.mean())
+
+
+def _means_and_spreads(scores: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return mean and standard deviation of the finite numbers in each row that has any.
+
+    >>> _means_and_spreads(np.array([[1.0, 3.0, np.inf], [np.inf, np.inf, np.inf]]))
+    (array([2.]), array([1.]))
+    """
+    finite = np.isfinite(scores)
+    scores, finite = scores[finite.any(axis=1)], finite[finite.any(axis=1)]
+    count = finite.sum(axis=1)
+    means = np.where(finite, scores, 0.0).sum(axis=1) / count
+    squares = np.where(finite, (np.where(finite, scores, 0.0) - means[:, None]) ** 2, 0.0).sum(axis=1)
+    return means, np.sqrt(squares / count)
 
 
 def _between(own: float, foreign: float) -> float:

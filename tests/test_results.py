@@ -92,7 +92,20 @@ def organised_table() -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("table", [digits_table, trees_table, organised_table])
+def scale_table() -> str:
+    rows = json.loads((ROOT / "results" / "scale.json").read_text())["rows"]
+    lines = [
+        "| experts | asked per batch, tree | tree, ms | flat (one batched product), ms | right, tree | right, flat |",
+        "|---|---|---|---|---|---|",
+    ]
+    for r in rows:
+        times = f"{r['tree_ms']:.2f} | {r['flat_ms']:.2f}"
+        right = f"{r['tree_right']:.1f} % | {r['flat_right']:.1f} %"
+        lines.append(f"| {r['experts']} | {r['queried']:.1f} | {times} | {right} |")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("table", [digits_table, trees_table, organised_table, scale_table])
 def test_readme_shows_the_results(table: Any) -> None:
     assert table() in (ROOT / "README.md").read_text()
 

@@ -80,9 +80,10 @@ def test_scenario_learns_thirty_batches_of_its_first_task(name: str) -> None:
     events: list[Event] = []
     learner = Learner(config.learner, build_pool(config, scenario, keys), keys, events.append)
     losses = []
-    for number, (_, batch) in enumerate(scenario.stream(config.batch_size, 1, keys)):
+    for number, (task, batch) in enumerate(scenario.stream(config.batch_size, 2, keys)):
         if number == 30:
             break
+        assert task == scenario.visits[0].task
         losses.append(learner.learn(batch).loss)
     assert len(losses) == 30
     assert len(learner.experts) == 1

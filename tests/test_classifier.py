@@ -403,3 +403,16 @@ def test_learns_from_generators_and_data_loaders() -> None:
     loader = GatedExperts().fit_stream(torch.utils.data.DataLoader(rows, batch_size=20))
     for model in (parts, loader):
         np.testing.assert_array_equal(model.predict_proba(X), whole.predict_proba(X))
+
+
+@pytest.mark.parametrize("organisation", ["tree", "lca"])
+def test_experts_may_be_organised_as_a_tree(organisation: str) -> None:
+    model = two_tasks(organisation=organisation)
+    X, y = digits()
+    assert model.n_experts_ == 2
+    assert sorted(model.tree_.experts) == [0, 1]
+    assert model.score(X, y) > 0.95
+    copy = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(copy.predict_proba(X), model.predict_proba(X))
+    with pytest.raises(ValueError, match="organisation: got 'bush', expected one of flat, tree, lca"):
+        GatedExperts(organisation="bush").fit(X, y)  # type: ignore[arg-type]

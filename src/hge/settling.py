@@ -203,7 +203,7 @@ class SettlingOrganisation:
         self.newcomers: list[int] = []
         self.margins = Margins()
         self.waiting: deque[int] = deque()
-        self.sweep: Iterator[tuple[int, int, int]] = iter(())
+        self.sweep: deque[tuple[int, int, int]] = deque()
         self.swept: int | None = None
         self.trained_at_sweep: dict[int, int] = {}
         self.experts_at_build = 1
@@ -229,10 +229,9 @@ class SettlingOrganisation:
             self.last_used = used
         self._look_again(used, growth=SWEEP_GROWTH)
         for _ in range(self.looks_per_batch):
-            look = next(self.sweep, None)
-            if look is None:
+            if not self.sweep:
                 return self._end_sweep(step)
-            self.board.look(*look)
+            self.board.look(*self.sweep.popleft())
         return []
 
     def _look_again(self, expert: int, growth: float) -> None:
@@ -251,7 +250,7 @@ class SettlingOrganisation:
         self.swept = self.waiting.popleft() if self.waiting else None
         if self.swept is not None:
             self.trained_at_sweep[self.swept] = self.replays.trained(self.swept)
-            self.sweep = self._looks(self.swept)
+            self.sweep = deque(self._looks(self.swept))
         return promoted
 
     def _looks(self, expert: int) -> Iterator[tuple[int, int, int]]:

@@ -99,7 +99,7 @@ class ExpertUnmasked(Event):
     """The expert whose threshold was too high."""
     masked: int
     threshold: str
-    """Which of its two thresholds: batch or row."""
+    """Which of its thresholds: batch, row, or difference (from the expert asked before it)."""
     batches: int
     """Number of remembered batches that were masked, in whole or in rows."""
     before: float

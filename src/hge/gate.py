@@ -149,8 +149,8 @@ class Tree:
     def search(self, score: ScoreExperts, groups: int, settle: Settle) -> Routes:
         """Settling search: ask the most promising place next, until an expert knows the group for its own.
 
-        The tree only says whom to ask first. A group that no expert recognises asks everybody and gets the lowest
-        score, as from a flat gate: standing in the wrong place can cost questions, not answers.
+        The tree says whom to ask first. A group that no expert recognises asks everybody, but for branches that are
+        surely not its own (`settle.beyond`), and gets the lowest score, as from a flat gate.
         """
         answers = _Answers(score, 1 + max(self.experts), groups)
         best, node = np.full(groups, np.inf), np.full(groups, ROOT)

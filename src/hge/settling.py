@@ -1,9 +1,10 @@
 """Beyond the paper: a tree whose experts know their own, kept true by replay. Numbers only.
 
 The paper's tree goes wrong in two ways: an expert that has changed since it was placed masks others, and promotion
-needs a rate tuned per scenario. Here the tree only says whom to ask first. The search ends early only at an expert that
-recognises the data: whose score is lower than any that it has ever given to what others remember. Thresholds, promotion
-and the tree itself follow from the experts' scores of each other's replay, which are looked up a few per batch.
+needs a rate tuned per scenario. Here the tree says whom to ask first. The search ends early only at an expert that
+recognises the data, and leaves out only branches to which they surely do not belong; both are judged, with a distance
+that is kept, by the experts' scores of each other's replay, which are looked up a few per batch. Promotion and the tree
+itself follow from them, too.
 """
 
 from __future__ import annotations
@@ -264,18 +265,24 @@ class SettlingOrganisation:
 
     def _set_thresholds(self, step: int) -> None:
         """Set every expert's thresholds; where an old one had come to mask another expert, say so."""
-        old_margins, self.margins = self.margins, self.board.margins(self.tree)
-        for expert in old_margins.alone:
-            before, after = old_margins.alone[expert], self.margins.alone[expert]
-            for kind, rows, foreign in (
-                ("batch", self.board.batch_rows, self.board.foreign_batches(expert)),
-                ("row", 1, self.board.foreign_rows(expert)),
-            ):
-                old, new = before.settle(rows), after.settle(rows)
-                # An infinite threshold is that of an expert which had not met another yet: nothing went wrong.
-                for masked in np.flatnonzero((foreign <= old).any(axis=1)) if old < np.inf else ():
-                    count = int((foreign[masked] <= old).sum())
-                    self.emit(ExpertUnmasked(step, expert, int(masked), kind, count, old, new))
+        before, self.margins = self.margins, self.board.margins(self.tree)
+        board, rows = self.board, self.board.batch_rows
+        for expert, margin in before.alone.items():
+            after = self.margins.alone[expert]
+            batches = board.foreign_batches(expert)
+            self._tell_masked(step, expert, "batch", batches, margin.settle(rows), after.settle(rows))
+            self._tell_masked(step, expert, "row", board.foreign_rows(expert), margin.settle(1), after.settle(1))
+        # A tree that was built anew compares other pairs; what only the old one compared can mask nobody now.
+        for pair in before.against.keys() & self.margins.against.keys():
+            old, new = (margins.against[pair].settle(rows) for margins in (before, self.margins))
+            self._tell_masked(step, pair[0], "difference", board.foreign_batches(*pair), old, new)
+
+    def _tell_masked(self, step: int, expert: int, kind: str, foreign: FloatArray, old: float, new: float) -> None:
+        """Say whose remembered batches the old threshold would have claimed for the expert."""
+        # An infinite threshold is that of an expert which had not met another yet: nothing went wrong.
+        for masked in np.flatnonzero((foreign <= old).any(axis=1)) if old < np.inf else ():
+            count = int((foreign[masked] <= old).sum())
+            self.emit(ExpertUnmasked(step, expert, int(masked), kind, count, old, new))
 
     def _pays(self, newcomer: int) -> bool:
         """Would most of its replay be sent to it, and less of the others' than it gains?"""

@@ -347,15 +347,15 @@ def test_callers_memory_and_its_layout_do_not_matter() -> None:
 def test_interrupted_call_loses_and_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = digits(low=True)
     model = GatedExperts().partial_fit(X[:40], y[:40])
-    learn, learned = model._learner.learn, []
+    remember, learned = model._learner._remember, []
 
-    def interrupted(batch: Any) -> Any:
+    def interrupted(expert: Any, entry: Any, loss: float) -> None:
         if len(learned) == 2:
             raise KeyboardInterrupt
-        learned.append(len(batch))
-        return learn(batch)
+        learned.append(entry.step)
+        remember(expert, entry, loss)
 
-    monkeypatch.setattr(model._learner, "learn", interrupted)
+    monkeypatch.setattr(model._learner, "_remember", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.partial_fit(X[40:300], y[40:300])
     monkeypatch.undo()

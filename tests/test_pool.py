@@ -11,6 +11,7 @@ from hge.config import OptimiserConfig, ScoreConfig
 from hge.keys import Keys
 from hge.nets import AUTOENCODERS, MLP, NETS, Shape
 from hge.pool import EagerPool, PoolSpec, resolve_device
+from hge.stacked import StackedPool
 from pool_checks import CHECKS, MakePool, batch_for
 
 
@@ -42,9 +43,23 @@ SPECS = {
 }
 
 
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+POOLS = {"eager": EagerPool, "stacked": StackedPool}
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> torch.device:
+    return torch.device(request.param)
+
+
 @pytest.fixture(params=SPECS, ids=SPECS)
-def make_pool(request: pytest.FixtureRequest) -> MakePool:
-    return lambda: EagerPool(SPECS[request.param], Keys(seed=3), torch.device("cpu"))
+def spec(request: pytest.FixtureRequest) -> PoolSpec:
+    return SPECS[request.param]
+
+
+@pytest.fixture(params=POOLS)
+def make_pool(request: pytest.FixtureRequest, spec: PoolSpec, device: torch.device) -> MakePool:
+    return lambda: POOLS[request.param](spec, Keys(seed=3), device)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])

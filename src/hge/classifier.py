@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -14,7 +14,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import validate_data
 
 from hge.answer import Answerer, Routing
-from hge.config import LearnerConfig, OptimiserConfig, ScoreConfig
+from hge.config import LearnerConfig, OptimiserConfig, Precision, ScoreConfig
 from hge.events import Event
 from hge.gate import FloatArray, IntArray, Routes, Tree
 from hge.inputs import (
@@ -35,6 +35,7 @@ from hge.keys import Keys
 from hge.learner import Learner
 from hge.nets import AUTOENCODERS, NETS, AutoencoderFactory, NetFactory, Shape
 from hge.pool import EagerPool, PoolSpec, resolve_device
+from hge.stacked import StackedPool
 from hge.types import Batch
 
 Rows = Any
@@ -101,6 +102,13 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         See `hge.config.OptimiserConfig`.
     device : str
         "auto" takes a GPU if there is one.
+    pool : {"auto", "eager", "stacked"}
+        How the experts' networks are kept. "stacked" is fast, and "auto" takes it for the library's own networks.
+        For yours it takes "eager": "stacked" asks that a network changes its buffers in place, if it has any.
+    precision : {"fp32", "tf32", "bf16"}
+        Of products on a GPU.
+    idle_on_host : bool
+        Keep experts that are not in use in the host's memory ("stacked" only); the gate's part stays on the GPU.
     random_state : int or None
         Seed of everything random: the same rows in the same order give the same model. None: another each time.
 
@@ -154,6 +162,9 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         momentum: float = 0.9,
         weight_decay: float = 1e-4,
         device: str = "auto",
+        pool: Literal["auto", "eager", "stacked"] = "auto",
+        precision: Precision = "fp32",
+        idle_on_host: bool = False,
         random_state: int | None = 0,
     ) -> None:
         self.net = net
@@ -178,6 +189,9 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.momentum = momentum
         self.weight_decay = weight_decay
         self.device = device
+        self.pool = pool
+        self.precision = precision
+        self.idle_on_host = idle_on_host
         self.random_state = random_state
 
     def fit(self, X: Rows, y: Rows) -> GatedExperts:
@@ -287,6 +301,8 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_labels(labels, classes, closed=closed, capacity=capacity)
         score_name = check_choice("gate_score", self.gate_score, ("subspace", "autoencoder"))
         optimiser = check_choice("optimiser", self.optimiser, ("sgd", "adam"))
+        precision = check_choice("precision", self.precision, get_args(Precision))
+        check_choice("pool", self.pool, ("auto", "eager", "stacked"))
         spec = PoolSpec(
             x.shape[1:],
             capacity,
@@ -294,6 +310,8 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             pick_factory("autoencoder", self.autoencoder, AUTOENCODERS),
             ScoreConfig(name=score_name, components=self.components, kl_weight=self.kl_weight),
             OptimiserConfig(optimiser, self.lr, self.momentum, self.weight_decay),
+            precision,
+            bool(self.idle_on_host),
         )
         config = LearnerConfig(
             organisation=check_choice("organisation", self.organisation, ("flat", "tree", "lca")),
@@ -306,10 +324,12 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             newcomers_answer=self.newcomers_answer,
         )
         keys, events = Keys(read_seed(self.random_state)), RecentEvents()
-        pool = EagerPool(spec, keys, torch.device(resolve_device(self.device)))
+        by_name = isinstance(self.net, str) and isinstance(self.autoencoder, str)
+        fast = self.pool == "stacked" or (self.pool == "auto" and by_name)
+        pool = (StackedPool if fast else EagerPool)(spec, keys, torch.device(resolve_device(self.device)))
         with torch.inference_mode(False):  # whatever the caller is in, the weights must be trainable
             learner = Learner(config, pool, keys, events)
-        check_networks(pool, x[:1])
+        check_networks(pool, capacity, x[:1])
         validate_data(self, X, reset=True, skip_check_array=True)  # remembers the number and names of the features
         self._learner, self._answerer, self._events = learner, Answerer(learner), events
         self._outputs: dict[Any, int] = {}
@@ -330,12 +350,16 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _learn_waiting(self, least: int) -> None:
         """Learn the waiting rows batch by batch, while there are at least so many; each leaves before it is learned."""
         with torch.inference_mode(False), torch.enable_grad():
-            while len(self._waiting) >= least:
-                x, y = self._waiting.x, self._waiting.y
-                self._waiting = Batch(x[self.batch_size :], y[self.batch_size :])
-                # A copy: the learner keeps some batches, and a view would keep all rows of this call alive.
-                self._learner.learn(Batch(x[: self.batch_size].clone(), y[: self.batch_size].clone()))
+            for _ in self._learner.learn_all(self._full_batches(least)):
+                pass
         self._waiting = Batch(self._waiting.x.clone(), self._waiting.y.clone())
+
+    def _full_batches(self, least: int) -> Iterator[Batch]:
+        while len(self._waiting) >= least:
+            x, y = self._waiting.x, self._waiting.y
+            self._waiting = Batch(x[self.batch_size :], y[self.batch_size :])
+            # A copy: the learner keeps some batches, and a view would keep all rows of this call alive.
+            yield Batch(x[: self.batch_size].clone(), y[: self.batch_size].clone())
 
     def _route(self, X: Rows) -> tuple[torch.Tensor, Routes]:
         self._check_started()

@@ -71,6 +71,8 @@ def run_command(
     visits: Annotated[str, typer.Option(help='Order of the tasks, with a factor on the epochs: "0 1 0:0.5 2".')] = "",
     blend: Annotated[int, typer.Option(help="Batches over which one task fades into the next.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
+    pool: Annotated[str, typer.Option(help="auto, eager (the plain reference), stacked (the fast one).")] = "auto",
+    precision: Annotated[str, typer.Option(help="fp32, tf32, bf16: of products on a GPU.")] = "fp32",
     data: DataFolder = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the run's files.  [default: runs/NAME]")] = None,
     set_: Annotated[
@@ -83,7 +85,8 @@ def run_command(
     config = replace(config, seed=seed, device=resolve_device(device), mix=mix, visits=visits, blend=blend)
     config = config if tasks is None else replace(config, tasks=tasks)
     assignments = [f"score.name={score}"] if score else []
-    for assignment in [*assignments, f"routing={routing}", *(set_ or [])]:
+    assignments += [f"routing={routing}", f"pool={pool}", f"precision={precision}"]
+    for assignment in [*assignments, *(set_ or [])]:
         config = override(config, assignment)
     _run_and_show(config, out or Path("runs") / f"{scenario}-{method}-{recipe}-{config.score.name}-seed{seed}", data)
 

@@ -14,6 +14,7 @@ Config = TypeVar("Config")
 LARGEST = 1e12
 """No setting is larger than this."""
 Method = Literal["ge", "ge-no-review", "hge", "organise"]
+Precision = Literal["fp32", "tf32", "bf16"]
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,12 @@ class RunConfig:
     """Batches over which one visit fades into the next: a declared violation of the paper's hard boundaries."""
     seed: int = 0
     device: str = "cpu"
+    pool: Literal["auto", "eager", "stacked"] = "auto"
+    """How the experts' networks are kept: eager is the plain reference, stacked the fast one, which auto takes."""
+    precision: Precision = "fp32"
+    """Of products on a GPU: tf32 rounds their inputs to 10 bits, bf16 computes in 8 (autocast)."""
+    idle_on_host: bool = False
+    """stacked: experts that are not in use wait in the host's memory; the gate keeps what it needs."""
     net: str = "mlp"
     autoencoder: str = "mlp"
     """Network of the autoencoder score."""

@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_X_y, validate_data
 
 from hge.nets import Shape
-from hge.pool import EagerPool
+from hge.pool import ExpertPool
 
 FloatRows = npt.NDArray[np.float32]
 Labels = npt.NDArray[Any]
@@ -107,9 +107,9 @@ def check_shape(x: FloatRows, shape: Shape) -> None:
         raise ValueError(f"X: got rows of shape {x.shape[1:]}, expected {shape}")
 
 
-def check_networks(pool: EagerPool, row: FloatRows) -> None:
+def check_networks(pool: ExpertPool, outputs: int, row: FloatRows) -> None:
     """Try the first expert on one row, so that a network that does not fit is found before anything is learned."""
-    x, outputs = torch.from_numpy(row).to(pool.device), pool.spec.outputs
+    x = torch.from_numpy(row).to(pool.device)
     logits = _try("net", lambda: pool.logits(0, x))
     if logits.shape != (1, outputs):
         raise ValueError(f"net: got logits of shape {tuple(logits.shape)} for one row, expected {(1, outputs)}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, count, islice
 from math import isfinite, nan
 
 from torch import Tensor
@@ -91,7 +92,56 @@ class Learner:
 
     def learn(self, batch: Batch) -> Step:
         """Learn one batch of the stream, and say what became of it."""
-        entry = RecentEntry(self.steps, batch.to(self.pool.device))
+        return self._learn(batch.to(self.pool.device))
+
+    def learn_all(self, batches: Iterable[Batch]) -> Iterator[Step]:
+        """Learn the batches in order; the same as `learn` for each, but in runs that the pool can do fast.
+
+        A few batches may have been taken from the iterable before the first of their steps comes. The learner's
+        state is that of the last step which came only once the iterable has ended.
+        """
+        pulled: deque[Batch] = deque()
+        stream = (batch.to(self.pool.device) for batch in batches)
+        for batch in stream:
+            pulled.append(batch)
+            while pulled:
+                yield from self._run(pulled, stream)
+                if pulled:
+                    yield self._learn(pulled.popleft())
+
+    def _run(self, pulled: deque[Batch], stream: Iterator[Batch]) -> Iterator[Step]:
+        """Algorithm 1 for a run of batches that the expert in use accepts: train, and nothing else happens.
+
+        The run ends at the first batch that is not accepted, or where R owes an outlier its training, or the
+        organisation its upkeep. Batches that were pulled from the stream and not learned are left in `pulled`.
+        """
+        expert, config = self.experts[self.last_used], self.config
+        rivals = [] if config.sticky else [e for e in self.tree.experts if e != expert.id]
+        waiting = chain(list(pulled), _pulling(stream, pulled))
+        items = islice(zip(count(self.steps), waiting, strict=False), self._run_length(expert))
+        for loss in self.pool.train_run(expert.id, items, expert.losses, config.epsilon, rivals):
+            entry = RecentEntry(self.steps, pulled.popleft(), expert.id)
+            bound = expert.losses.bound(config.epsilon)
+            self.recent.append(entry)
+            self._remember(expert, entry, loss)
+            if self.recent.full:
+                self.recent.popleft()
+            queried = 0 if config.sticky else len(rivals) + 1
+            self.evaluations["gate"] += queried
+            self.steps += 1
+            yield Step(entry.step, expert.id, loss, bound, False, queried, ((entry.step, expert.id),))
+
+    def _run_length(self, expert: Expert) -> int:
+        """Return how many batches may pass before anything but training the expert in use can be due."""
+        if expert.id in self.newcomers or expert.losses.count < 2 or not self.recent.calm:
+            return 0
+        if not self.config.sticky and self.config.organisation != "flat":
+            return 0  # the gate must be asked, and a tree answers to the host only
+        return min(self.recent.before_outlier, self.organisation.quiet(expert.id))
+
+    def _learn(self, batch: Batch) -> Step:
+        """Learn one batch that is on the pool's device."""
+        entry = RecentEntry(self.steps, batch)
         self._trained, self._queried = [], 0
         taken = self._ge(entry)
         if taken.accepts:
@@ -220,9 +270,7 @@ class Learner:
         loss = self.pool.train(expert.id, entry.batch, entry.step)
         entry.expert = expert.id
         if isfinite(loss):
-            expert.losses.update(loss)
-            key = self.keys.integer("replay", entry.step, expert.id)
-            expert.replay.add(Remembered(entry.step, entry.batch), key)
+            self._remember(expert, entry, loss)
             self._trained.append((entry.step, expert.id))
         else:
             self.emit(UpdateSkipped(self.steps, expert.id, entry.step))
@@ -230,6 +278,11 @@ class Learner:
         if entry.step == self.steps and expert.id != self.last_used:
             self.emit(ExpertChanged(self.steps, self.last_used, expert.id))
             self.last_used = expert.id
+
+    def _remember(self, expert: Expert, entry: RecentEntry[Batch], loss: float) -> None:
+        expert.losses.update(loss)
+        key = self.keys.integer("replay", entry.step, expert.id)
+        expert.replay.add(Remembered(entry.step, entry.batch), key)
 
     def _new_expert(self) -> Expert:
         config = self.config
@@ -249,6 +302,13 @@ class Learner:
             return SettlingOrganisation(replays, self.emit, config.upkeep_looks, config.replay_capacity, rng)
         coverage = config.path_coverage if config.organisation == "lca" else None
         return WindowedOrganisation(replays, self.emit, config.promotion_window, config.promotion_rate, coverage)
+
+
+def _pulling(stream: Iterator[Batch], pulled: deque[Batch]) -> Iterator[Batch]:
+    """Yield the stream's batches, leaving each in `pulled`, too."""
+    for batch in stream:
+        pulled.append(batch)
+        yield batch
 
 
 @dataclass(frozen=True)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from math import nan
+from math import isfinite, nan
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hge.config import OptimiserConfig, ScoreConfig
+from hge.config import OptimiserConfig, Precision, ScoreConfig
 from hge.gate import FloatArray
 from hge.keys import Keys
 from hge.nets import AutoencoderFactory, NetFactory, Shape
 from hge.scores import Score, build_score
-from hge.training import build_optimiser, has_batch_norm, mode_of
+from hge.switch import LossStats
+from hge.training import arithmetic, build_optimiser, gradients, has_batch_norm, mode_of, state_of
 from hge.types import Batch, as_float
 
 UNSUITABLE = 1e30
@@ -46,6 +48,22 @@ class ExpertPool(Protocol):
         Where the loss or its gradient is not a number, nothing is trained and NaN comes back.
         """
 
+    def train_run(
+        self,
+        expert: int,
+        items: Iterable[tuple[int, Batch]],
+        losses: LossStats,
+        epsilon: float,
+        rivals: Sequence[int] = (),
+    ) -> Iterator[float]:
+        """Train on (step, batch) after (step, batch), while each is the expert's own; yield the losses.
+
+        A batch is its own while the loss is within the bound, and the expert's score of the batch is lower than that
+        of any rival. The first that is not ends the run: it is not trained and has no loss here, nor has any later
+        one, though some may have been taken from `items` by then. The same goes for a batch that cannot be trained.
+        The caller must update `losses`, which has seen two at least, with every loss that comes.
+        """
+
     def scores(self, experts: Sequence[int], x: Tensor, *, batch_statistics: bool) -> FloatArray:
         """Return the scores [experts, rows], lower is more suitable; see `Score.score` for `batch_statistics`.
 
@@ -54,6 +72,9 @@ class ExpertPool(Protocol):
 
     def logits(self, expert: int, x: Tensor) -> Tensor:
         """Return the expert's answers [rows, outputs]; finite, too."""
+
+    def memory(self) -> dict[str, int]:
+        """Return `bytes_per_expert`, and the bytes of all experts as `device_bytes` and `host_bytes`."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +89,15 @@ class PoolSpec:
     autoencoder: AutoencoderFactory
     score: ScoreConfig
     optimiser: OptimiserConfig
+    precision: Precision = "fp32"
+    idle_on_host: bool = False
+
+    def build(self, keys: Keys, expert: int, device: torch.device) -> tuple[nn.Module, Score]:
+        """Return an untrained expert's network and score, their weights drawn by (seed, expert)."""
+        with keys.seeded("weights", expert, device=device):
+            net = self.net(self.shape, self.outputs).to(device, torch.float32).eval()
+            score = build_score(self.score, self.optimiser, self.autoencoder, self.shape)
+            return net, score.to(device, torch.float32).eval()
 
 
 class EagerPool:
@@ -82,26 +112,22 @@ class EagerPool:
     @property
     def uses_batch_statistics(self) -> bool:
         """There is a BatchNorm in the score's network."""
-        score = self.members[0].score
-        return isinstance(score, nn.Module) and has_batch_norm(score)
+        return has_batch_norm(self.members[0].score)
 
     def create(self, expert: int) -> None:
         """Add an untrained expert, its weights drawn by (seed, expert)."""
         assert expert == len(self.members), "experts are numbered in order of creation"
-        spec = self.spec
-        with self.keys.seeded("weights", expert, device=self.device):
-            net = spec.net(spec.shape, spec.outputs).to(self.device, torch.float32).eval()
-            score = build_score(spec.score, spec.optimiser, spec.autoencoder, spec.shape)
-            score = score.to(self.device, torch.float32).eval()
+        net, score = self.spec.build(self.keys, expert, self.device)
         if any(net is member.net for member in self.members):
             raise ValueError("net: got the same module from the factory twice, expected a new one for each expert")
-        self.members.append(_Member(net, build_optimiser(spec.optimiser, net.parameters()), score))
+        self.members.append(_Member(net, build_optimiser(self.spec.optimiser, net.parameters()), score))
 
     @torch.no_grad()
     def loss(self, expert: int, batch: Batch, step: int) -> float:
         """Return the training loss under batch statistics; running statistics stay as they are."""
         net = self.members[expert].net
         with (
+            self._arithmetic(),
             self.keys.seeded("dropout", step, expert, device=self.device),
             mode_of(net, training=False, rows=len(batch), batch_statistics=True),
         ):
@@ -112,34 +138,74 @@ class EagerPool:
         member, x = self.members[expert], as_float(batch.x)
         buffers = [(buffer, buffer.clone()) for buffer in member.net.buffers()]
         with (
+            self._arithmetic(),
             self.keys.seeded("dropout", step, expert, device=self.device),
             mode_of(member.net, training=True, rows=len(batch)),
         ):
             loss = nn.functional.cross_entropy(member.net(x), batch.y)
             member.optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            gradients = [p.grad for p in member.net.parameters() if p.grad is not None]
-            if not nn.utils.get_total_norm(gradients).isfinite():
+            if not nn.utils.get_total_norm(gradients(member.net)).isfinite():
                 for buffer, before in buffers:
                     buffer.copy_(before)
                 return nan
             member.optimiser.step()
-        member.score.learn(x, self.keys.generator("noise", step, expert, device=self.device))
+        self._teach_score(member, x, self.keys.generator("noise", step, expert, device=self.device))
         return float(loss.detach())
+
+    def _teach_score(self, member: _Member, x: Tensor, generator: torch.Generator) -> None:
+        with self._arithmetic():
+            member.score.study(x, member.score.draw(len(x), generator))
+            member.score.learn(skip=torch.zeros((), device=self.device))
+        member.rows += len(x)
+        if member.score.refresh_due(member.rows, member.rows_at_refresh):
+            member.score.refresh()
+            member.rows_at_refresh = member.rows
+
+    def train_run(
+        self,
+        expert: int,
+        items: Iterable[tuple[int, Batch]],
+        losses: LossStats,
+        epsilon: float,
+        rivals: Sequence[int] = (),
+    ) -> Iterator[float]:
+        """Look at each batch before training on it."""
+        for step, batch in items:
+            if rivals:
+                own, *others = self.scores([expert, *rivals], batch.x, batch_statistics=True).mean(axis=1)
+                if not own < min(others):
+                    return
+            if not self.loss(expert, batch, step) <= losses.bound(epsilon):
+                return
+            loss = self.train(expert, batch, step)
+            if not isfinite(loss):
+                return
+            yield loss
 
     @torch.no_grad()
     def scores(self, experts: Sequence[int], x: Tensor, *, batch_statistics: bool) -> FloatArray:
         """Ask each expert in turn."""
         x = as_float(x)
-        rows = [self.members[e].score.score(x, batch_statistics=batch_statistics) for e in experts]
+        with self._arithmetic():
+            rows = [self.members[e].score.score(x, batch_statistics=batch_statistics) for e in experts]
         scores = torch.stack(rows).double().nan_to_num(nan=UNSUITABLE, posinf=UNSUITABLE, neginf=UNSUITABLE)
         return np.asarray(scores.cpu())
 
     @torch.no_grad()
     def logits(self, expert: int, x: Tensor) -> Tensor:
         """Return the answers under running statistics."""
-        out: Tensor = self.members[expert].net(as_float(x))
-        return out.nan_to_num()
+        with self._arithmetic():
+            out: Tensor = self.members[expert].net(as_float(x))
+        return out.float().nan_to_num()
+
+    def memory(self) -> dict[str, int]:
+        """Count weights, statistics and optimisers' states."""
+        per_expert = [member.bytes for member in self.members]
+        return {"bytes_per_expert": max(per_expert, default=0), "device_bytes": sum(per_expert), "host_bytes": 0}
+
+    def _arithmetic(self) -> AbstractContextManager[None]:
+        return arithmetic(self.spec.precision, self.device)
 
 
 def resolve_device(name: str) -> str:
@@ -159,3 +225,11 @@ class _Member:
     net: nn.Module
     optimiser: torch.optim.Optimizer
     score: Score
+    rows: int = 0
+    rows_at_refresh: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the weights, the score, and both optimisers' states."""
+        tensors = [*state_of(self.net, self.optimiser), *state_of(self.score, self.score.optimiser)]
+        return sum(tensor.nbytes for tensor in tensors)

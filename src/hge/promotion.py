@@ -16,6 +16,7 @@ from hge.events import Emit, ExpertPromoted
 from hge.gate import ROOT, FloatArray, Routes, ScoreExperts, Tree
 
 Path = tuple[int, ...]
+MANY = 1_000_000
 
 
 class Replays(Protocol):
@@ -60,6 +61,9 @@ class Organisation(Protocol):
 
     def upkeep(self, step: int, used: int) -> list[int]:
         """Do a bounded amount of work after a batch on which an expert was trained; return who is promoted now."""
+
+    def quiet(self, used: int) -> int:
+        """Return for how many batches on which this expert is trained `upkeep` would do nothing."""
 
 
 @dataclass
@@ -138,6 +142,10 @@ class WindowedOrganisation:
     def upkeep(self, step: int, used: int) -> list[int]:
         """Nothing: the paper leaves the tree as it was built."""
         return []
+
+    def quiet(self, used: int) -> int:
+        """Return as many as anybody may ask for."""
+        return MANY
 
     def _steals(self, newcomer: int, owner: int) -> bool:
         """Would any batch of the owner's replay be sent to the newcomer?"""

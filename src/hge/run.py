@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,10 @@ from hge.events import Event
 from hge.keys import Keys
 from hge.learner import Learner, Step
 from hge.nets import AUTOENCODERS, NETS
-from hge.pool import EagerPool, PoolSpec, resolve_device
+from hge.pool import EagerPool, ExpertPool, PoolSpec, resolve_device
 from hge.record import RunRecorder, environment
+from hge.stacked import StackedPool
+from hge.types import Batch
 
 OnStep = Callable[[Step, int, Learner], None]
 """Called after each batch with its step, the stream's length and the learner, for a progress line."""
@@ -42,13 +45,14 @@ def run(
     learner = Learner(config.learner, build_pool(config, scenario, keys), keys, events.append)
     with RunRecorder(folder, config) as recorder:  # only now: a run that cannot be built leaves an older one alone
         started = time.perf_counter()
-        for task, batch in scenario.stream(config.batch_size, config.epochs, keys):
-            step = learner.learn(batch)  # the learner sees the batch, the ledger the task
+        origins, batches = _apart(scenario.stream(config.batch_size, config.epochs, keys))
+        for step in learner.learn_all(batches):  # the learner sees the batches, the ledger the tasks
+            task, size = origins.popleft()
             ledger.observe(task, step, events)
             recorder.step(task, step, events)
             on_step(step, total, learner)
             events.clear()
-            rows += len(batch)
+            rows += size
             if ledger.runaway:
                 break
         seconds = time.perf_counter() - started
@@ -83,7 +87,19 @@ def build_scenario(config: RunConfig, keys: Keys, data: Path | None) -> Scenario
     return replace(scenario, blend=config.blend)
 
 
-def build_pool(config: RunConfig, scenario: Scenario, keys: Keys) -> EagerPool:
+def _apart(stream: Iterator[tuple[int, Batch]]) -> tuple[deque[tuple[int, int]], Iterator[Batch]]:
+    """Part a stream's tasks from its batches; (task, rows) of a batch is there once the batch was taken."""
+    origins: deque[tuple[int, int]] = deque()
+
+    def batches() -> Iterator[Batch]:
+        for task, batch in stream:
+            origins.append((task, len(batch)))
+            yield batch
+
+    return origins, batches()
+
+
+def build_pool(config: RunConfig, scenario: Scenario, keys: Keys) -> ExpertPool:
     """Return an empty pool for the scenario's experts."""
     spec = PoolSpec(
         scenario.shape,
@@ -92,8 +108,11 @@ def build_pool(config: RunConfig, scenario: Scenario, keys: Keys) -> EagerPool:
         AUTOENCODERS[config.autoencoder],
         config.score,
         config.optimiser,
+        config.precision,
+        config.idle_on_host,
     )
-    return EagerPool(spec, keys, torch.device(config.device))
+    pool = EagerPool if config.pool == "eager" else StackedPool
+    return pool(spec, keys, torch.device(config.device))
 
 
 def _result(config: RunConfig, scenario: Scenario, learner: Learner, ledger: Ledger) -> dict[str, Any]:
@@ -141,4 +160,5 @@ def protocol(config: RunConfig) -> dict[str, Any]:
         "seed",
     )
     chosen = {name: getattr(config, name) for name in names}
-    return chosen | {"score": config.score.name, "device": config.device} | environment()
+    chosen |= {"score": config.score.name, "device": config.device, "precision": config.precision}
+    return chosen | environment()

@@ -235,6 +235,12 @@ class SettlingOrganisation:
             self.board.look(*self.sweep.popleft())
         return []
 
+    def quiet(self, used: int) -> int:
+        """Count the batches before the expert will have learned enough for a sweep; none while one is going on."""
+        if self.sweep or self.waiting or self.swept is not None or used != self.last_used:
+            return 0
+        return max(0, int(SWEEP_GROWTH * self.trained_at_sweep.get(used, 0)) - self.replays.trained(used))
+
     def _look_again(self, expert: int, growth: float) -> None:
         """Put an expert in line for a sweep, if it has learned enough since the last one."""
         if expert not in self.waiting and self.replays.trained(expert) > growth * self.trained_at_sweep.get(expert, 0):
@@ -287,16 +293,17 @@ class SettlingOrganisation:
     def _pays(self, newcomer: int) -> bool:
         """Would most of its replay be sent to it, and less of the others' than it gains?"""
         experts, scores = self.tree.experts, self.board.batch
-        gained = scores[newcomer, newcomer] < np.nanmin(scores[experts, newcomer], axis=0)
+        gained = scores[newcomer, newcomer] < np.fmin.reduce(scores[experts, newcomer], axis=0)
         own = scores[experts, experts]
-        right_now = own <= np.nanmin(scores[np.ix_(experts, experts)], axis=0)
+        right_now = own <= np.fmin.reduce(scores[np.ix_(experts, experts)], axis=0)
         lost = right_now & (scores[newcomer, experts] < own)
         return bool(gained.sum() > max(self.replays.size(newcomer) / 2, lost.sum()))
 
     def _promote(self, step: int, expert: int) -> None:
         self.newcomers.remove(expert)
         own = self.board.batch[:, expert]
-        rate = float((own[expert] < np.nanmin(own[self.tree.experts], axis=0)).mean())
+        lower = own[expert] < np.fmin.reduce(own[self.tree.experts], axis=0)  # False where nothing is remembered
+        rate = float(lower.sum()) / self.replays.size(expert)
         node = insert(self.tree, expert, {e: float(np.nanmean(own[e])) for e in self.tree.experts})
         self.emit(ExpertPromoted(step, expert, rate, self.tree.nodes[node].parent))
         experts = sorted(self.tree.experts)

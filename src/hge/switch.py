@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 import numpy as np
 
 T = TypeVar("T")
+MANY = 1_000_000
 
 
 @dataclass
@@ -94,6 +95,17 @@ class RecentBuffer(Generic[T]):
     def all_high_loss(self) -> bool:
         """Every batch in it was set aside: the loss is high and stays high."""
         return all(entry.high_loss for entry in self.entries)
+
+    @property
+    def calm(self) -> bool:
+        """The newest batch in it, if any, found its expert."""
+        return not self.entries or not self.entries[-1].high_loss
+
+    @property
+    def before_outlier(self) -> int:
+        """Batches that can be appended before one of high loss must be settled; a large number if there is none."""
+        outlier = next((i for i, entry in enumerate(self.entries) if entry.high_loss), MANY)
+        return self.capacity - len(self.entries) + outlier - 1
 
     @property
     def oldest(self) -> RecentEntry[T]:

@@ -1,4 +1,4 @@
-"""What training an expert and training its score have in common: optimisers, and which statistics BatchNorm uses."""
+"""What training an expert and training its score have in common: optimisers, precision, BatchNorm's statistics."""
 
 from __future__ import annotations
 
@@ -6,17 +6,48 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from hge.config import OptimiserConfig
+from hge.config import OptimiserConfig, Precision
 
 
 def build_optimiser(config: OptimiserConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return SGD or Adam as `config` says."""
+    """Return SGD or Adam as `config` says; the fused ones, which can be told on the device to skip a step."""
     if config.name == "adam":
-        return torch.optim.Adam(parameters, lr=config.lr, weight_decay=config.weight_decay)
-    return torch.optim.SGD(parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
+        return torch.optim.Adam(parameters, lr=config.lr, weight_decay=config.weight_decay, fused=True)
+    return torch.optim.SGD(
+        parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay, fused=True
+    )
+
+
+def masked_step(optimiser: torch.optim.Optimizer, skip: Tensor, scale: Tensor | None = None) -> None:
+    """Take a step with the gradient divided by `scale`, unless `skip` is 1.
+
+    This is what `torch.amp.GradScaler` does with the fused optimisers, and no host has to wait for it.
+    """
+    optimiser.found_inf, optimiser.grad_scale = skip, scale  # type: ignore[attr-defined]
+    optimiser.step()
+
+
+def state_of(net: nn.Module, optimiser: torch.optim.Optimizer | None) -> list[Tensor]:
+    """Return everything that training changes, in a fixed order: weights, buffers, the optimiser's state."""
+    tensors = [*net.parameters(), *net.buffers()]
+    for group in optimiser.param_groups if optimiser else ():
+        for parameter in group["params"]:
+            state = optimiser.state[parameter] if optimiser else {}
+            if not state and "betas" in group:
+                step = torch.zeros((), device=parameter.device)
+                state.update(step=step, exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter))
+            elif not state and group["momentum"]:
+                state.update(momentum_buffer=torch.zeros_like(parameter))
+            tensors += state.values()
+    return tensors
+
+
+def gradients(net: nn.Module) -> list[Tensor]:
+    """Return the gradients that there are."""
+    return [p.grad for p in net.parameters() if p.grad is not None]
 
 
 def has_batch_norm(net: nn.Module) -> bool:
@@ -50,3 +81,25 @@ def mode_of(net: nn.Module, *, training: bool, rows: int, batch_statistics: bool
         for buffer, before in others:  # what other layers of a user's net may keep
             buffer.copy_(before)
         net.eval()
+
+
+@contextmanager
+def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Compute at this precision inside the block. It only matters on a GPU.
+
+    fp32: in full. tf32: products of matrices and convolutions round their inputs to 10 bits. bf16: autocast.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
+    before = cudnn.allow_tf32, cudnn.benchmark
+    torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
+    cudnn.allow_tf32, cudnn.benchmark = precision != "fp32", True
+    try:
+        # Without its cache: a cached copy of a weight would be outdated when a captured graph runs again.
+        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16", cache_enabled=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(matmul)
+        cudnn.allow_tf32, cudnn.benchmark = before

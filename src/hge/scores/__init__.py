@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-import torch
-from torch import Tensor
-
 from hge.config import OptimiserConfig, ScoreConfig
 from hge.nets import AutoencoderFactory, Shape
 from hge.scores.autoencoder import AutoencoderScore
+from hge.scores.base import Score
 from hge.scores.subspace import SubspaceScore
 
-
-class Score(Protocol):
-    """What an expert's score must do, beside being an `nn.Module`."""
-
-    def learn(self, x: Tensor, generator: torch.Generator) -> None:
-        """Take in a batch on which the expert was trained."""
-
-    def score(self, x: Tensor, *, batch_statistics: bool) -> Tensor:
-        """Return a score per row.
-
-        With `batch_statistics` the rows are known to belong together, and may be normalised by each other; without,
-        the score of a row must not depend on the rows beside it.
-        """
+__all__ = ["AutoencoderScore", "Score", "SubspaceScore", "build_score"]
 
 
 def build_score(
     config: ScoreConfig, optimiser: OptimiserConfig, autoencoder: AutoencoderFactory, shape: Shape
-) -> AutoencoderScore | SubspaceScore:
+) -> Score:
     """Return a fresh, untrained score, as `config` says."""
     if config.name == "subspace":
         return SubspaceScore(shape, config.components)

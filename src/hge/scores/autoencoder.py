@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf, prod
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, vmap
 
 from hge.config import OptimiserConfig, ScoreConfig
 from hge.nets import Autoencoder, Shape
-from hge.training import build_optimiser, mode_of
+from hge.scores.base import Score
+from hge.training import build_optimiser, gradients, has_batch_norm, masked_step, mode_of
 
 
-class AutoencoderScore(nn.Module):
+class AutoencoderScore(Score):
     """Mean squared reconstruction error + KL weight × KL divergence, at the latent mean: deterministic."""
+
+    optimiser: torch.optim.Optimizer
+    norm: Tensor
+    """Norm of the gradient that was studied last."""
 
     def __init__(self, net: Autoencoder, shape: Shape, config: ScoreConfig, optimiser: OptimiserConfig) -> None:
         super().__init__()
@@ -22,31 +29,72 @@ class AutoencoderScore(nn.Module):
         self.net = net
         self.kl_weight = 1 / prod(shape) if config.kl_weight == "elbo" else config.kl_weight
         self.variational = config.variational
-        self.clip_norm = optimiser.clip_norm
+        self.clip_norm = optimiser.clip_norm or inf
         self.optimiser = build_optimiser(optimiser, net.parameters())
+        self.shape = shape
+        self.latents: Shape = ()
 
-    def learn(self, x: Tensor, generator: torch.Generator) -> None:
-        """Take one optimiser step; the latent is sampled (unless the ablation says not to)."""
-        with mode_of(self.net, training=True, rows=len(x)):
+    @property
+    def network(self) -> nn.Module:
+        """The autoencoder."""
+        return self.net
+
+    def draw(self, rows: int, generator: torch.Generator) -> Tensor | None:
+        """Return the noise of the latent, unless the ablation is without."""
+        if not self.variational:
+            return None
+        if not self.latents:
+            with torch.no_grad(), mode_of(self.net, training=False, rows=1):
+                self.latents = self.net.encode(torch.zeros(1, *self.shape, device=generator.device))[0].shape[1:]
+        return torch.randn(rows, *self.latents, generator=generator, device=generator.device)
+
+    def study(self, x: Tensor, noise: Tensor | None) -> None:
+        """Compute the gradient of the loss, the latent sampled by `noise`."""
+        with mode_of(self.network, training=True, rows=len(x)):
             mean, log_variance = self.net.encode(x)
-            if self.variational:
-                noise = torch.randn(mean.shape, generator=generator, device=mean.device)
-                latent = mean + (0.5 * log_variance).exp() * noise
-            else:
-                latent = mean
+            latent = mean if noise is None else mean + (0.5 * log_variance).exp() * noise
             loss = self._loss(x, self.net.decode(latent), mean, log_variance).mean()
             self.optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            norm = nn.utils.clip_grad_norm_(self.net.parameters(), self.clip_norm or inf)
-            if norm.isfinite():
-                self.optimiser.step()
+        self.norm = nn.utils.get_total_norm(gradients(self.network))
+
+    def learn(self, skip: Tensor) -> None:
+        """Take one optimiser step, the gradient clipped; none where it is not a number."""
+        not_a_number = self.norm.isfinite().logical_not().to(skip.dtype)
+        scale = (self.norm / self.clip_norm).clamp_min(1.0)
+        masked_step(self.optimiser, torch.maximum(skip, not_a_number), scale)
+
+    def refresh_due(self, rows: int, at_refresh: int) -> bool:
+        """Nothing to refresh: `score` reads the weights that are trained."""
+        return False
+
+    def refresh(self) -> None:
+        """Do nothing."""
 
     @torch.no_grad()
     def score(self, x: Tensor, *, batch_statistics: bool) -> Tensor:
         """Return the loss of each row."""
-        with mode_of(self.net, training=False, rows=len(x), batch_statistics=batch_statistics):
-            mean, log_variance = self.net.encode(x)
-            return self._loss(x, self.net.decode(mean), mean, log_variance)
+        with mode_of(self.network, training=False, rows=len(x), batch_statistics=batch_statistics):
+            return self(x)  # type: ignore[no-any-return]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the loss of each row, in the network's present mode."""
+        mean, log_variance = self.net.encode(x)
+        return self._loss(x, self.net.decode(mean), mean, log_variance)
+
+    def gate_tensors(self) -> dict[str, Tensor]:
+        """Return all weights and running statistics."""
+        return self.state_dict(keep_vars=True)
+
+    @torch.no_grad()
+    def stacked(self, tensors: Mapping[str, Tensor], x: Tensor, *, batch_statistics: bool) -> Tensor:
+        """Run the autoencoders as one; one after the other if they have a BatchNorm, which `vmap` slows down."""
+        with mode_of(self.network, training=False, rows=len(x), batch_statistics=batch_statistics):
+            if not has_batch_norm(self.network):
+                scores: Tensor = vmap(lambda own: functional_call(self, own, (x,)))(dict(tensors))
+                return scores
+            experts = range(len(next(iter(tensors.values()))))
+            return torch.stack([functional_call(self, {n: t[e] for n, t in tensors.items()}, (x,)) for e in experts])
 
     def _loss(self, x: Tensor, reconstruction: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
         error = (reconstruction - x).square().flatten(1).mean(1)

@@ -1,44 +1,53 @@
 """The library's score: mean, principal directions and isotropic noise, learned from the stream in closed form.
 
-Probabilistic PCA (Tipping and Bishop, 1999). One pass, no gradient, no stored data: the state is the running mean,
-the running covariance, and the basis that was last drawn from them.
+Probabilistic PCA (Tipping and Bishop, 1999). One pass, no gradient, no stored data: what is learned is the running
+mean and the running scatter; what is asked is the model that was last drawn from them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from hge.scores.base import Score
 
 MOST_COMPONENTS = 64
 REFRESH_GROWTH = 1.2
-"""The basis is drawn anew when the expert has seen this many times the rows it had seen the last time."""
+"""The model is drawn anew when the expert has seen this many times the rows it had seen the last time."""
 POWER_ITERATIONS = 3
 OVERSAMPLING = 8
 PRIOR_ROWS = 4.0
 """The covariance is shrunk towards an isotropic one as if that had been seen in so many rows."""
 SMALLEST_VARIANCE = 1e-6
+MODEL = ("mean", "basis", "offset", "variances", "noise")
 
 
-class SubspaceScore(nn.Module):
+class SubspaceScore(Score):
     """Negative log-likelihood under the expert's probabilistic PCA.
 
     >>> x = torch.randn(256, 8, generator=torch.Generator().manual_seed(0))
     >>> score = SubspaceScore(shape=(8,))
-    >>> score.learn(x, torch.Generator())
+    >>> score.study(x, None)
+    >>> score.learn(skip=torch.zeros(()))
+    >>> score.refresh()
     >>> own, far = score.score(x, batch_statistics=False).mean(), score.score(x + 9, batch_statistics=False).mean()
     >>> bool(own < far)
     True
     """
 
     mean: Tensor
-    covariance: Tensor
-    rows: Tensor
-    rows_at_refresh: Tensor
     basis: Tensor
+    offset: Tensor
+    """The mean's own coordinates."""
     variances: Tensor
     noise: Tensor
+    running_mean: Tensor
+    scatter: Tensor
+    rows: Tensor
+    spare: Tensor
 
     def __init__(self, shape: tuple[int, ...], components: int = 0) -> None:
         super().__init__()
@@ -46,56 +55,93 @@ class SubspaceScore(nn.Module):
         k = min(components or min(MOST_COMPONENTS, inputs // 4), inputs - 1)
         width = min(k + OVERSAMPLING, inputs)
         self.components = k
-        self.register_buffer("mean", torch.zeros(inputs))
-        self.register_buffer("covariance", torch.zeros(inputs, inputs))
-        self.register_buffer("rows", torch.zeros((), dtype=torch.int64))
-        self.register_buffer("rows_at_refresh", torch.zeros((), dtype=torch.int64))
         # A random start: unit vectors would be stuck where the first inputs are constant, as an image's border is.
-        self.register_buffer("basis", torch.linalg.qr(torch.randn(inputs, width))[0])
+        basis = torch.linalg.qr(torch.randn(inputs, width))[0].T.contiguous()
+        self.register_buffer("mean", torch.zeros(inputs))
+        self.register_buffer("basis", basis[:k].clone())
+        self.register_buffer("offset", torch.zeros(k))
         self.register_buffer("variances", torch.ones(k))
         self.register_buffer("noise", torch.ones(()))
+        self.register_buffer("running_mean", torch.zeros(inputs))
+        self.register_buffer("scatter", torch.zeros(inputs, inputs))
+        self.register_buffer("rows", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("spare", basis[k:].clone())
+
+    def draw(self, rows: int, generator: torch.Generator) -> None:
+        """Nothing is random."""
 
     @torch.no_grad()
-    def learn(self, x: Tensor, generator: torch.Generator) -> None:
-        """Merge the batch's mean and covariance into the running ones (Chan et al.'s update, free of cancellation)."""
+    def study(self, x: Tensor, noise: Tensor | None) -> None:
+        """Compute what the batch adds to the running sums (Chan et al.'s update, free of cancellation).
+
+        The scatter of old and new rows together is the sum of both and that of one row more, the shift of the mean.
+        """
         x = x.flatten(1)
-        old, new = int(self.rows), len(x)
-        share = new / (old + new)
-        mean = x.mean(0)
-        centred = x - mean
-        shift = mean - self.mean
-        # Running averages, not sums: they neither overflow nor lose digits as the stream goes on.
-        self.covariance.addmm_(centred.T, centred, beta=1 - share, alpha=share / new)
-        self.covariance.addr_(shift, shift, alpha=share * (1 - share))
-        self.mean += share * shift
-        self.rows += new
-        if int(self.rows) >= REFRESH_GROWTH * int(self.rows_at_refresh):
-            self._refresh()
+        self.new = len(x)
+        share = self.new / (self.rows + self.new)
+        mean = x.mean(0, keepdim=True)
+        shift = mean - self.running_mean
+        self.shift = shift * share
+        self.deviations = torch.cat([x - mean, shift * (self.rows * share).sqrt()])
+
+    @torch.no_grad()
+    def learn(self, skip: Tensor) -> None:
+        """Add what was studied to the running sums."""
+        keep = skip == 0
+        # Chosen, not multiplied: zero times NaN is NaN.
+        deviations = torch.where(keep, self.deviations, 0.0)
+        with torch.autocast(deviations.device.type, enabled=False):
+            self.scatter.addmm_(deviations.T, deviations)
+        self.running_mean += torch.where(keep, self.shift[0], 0.0)
+        self.rows += keep * self.new
+
+    def refresh_due(self, rows: int, at_refresh: int) -> bool:
+        """Say whether the rows have grown by enough since the model was last drawn."""
+        return rows >= REFRESH_GROWTH * at_refresh
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Draw the model from the running sums: a few power iterations from the last directions."""
+        basis = torch.cat([self.basis, self.spare]).T
+        for _ in range(POWER_ITERATIONS):
+            basis, _ = torch.linalg.qr(self.scatter @ basis)
+        small = basis.T @ self.scatter @ basis
+        # In double, since in single it may fail to converge where eigenvalues span many orders of magnitude; and on
+        # the CPU, where a matrix this small is decomposed sooner.
+        values, vectors = torch.linalg.eigh((small + small.T).double().cpu() / (2 * self.rows.cpu()))
+        directions = (basis @ vectors.flip(1).to(basis)).T
+        top = values.flip(0)[: self.components].clamp_min(0).to(basis)
+        inputs, total = len(self.mean), self.scatter.trace() / self.rows.float()
+        weight = (PRIOR_ROWS / (self.rows + PRIOR_ROWS)).float()
+        prior = weight * total / inputs
+        noise = (1 - weight) * (total - top.sum()).clamp_min(0) / (inputs - self.components) + prior
+        self.mean.copy_(self.running_mean)
+        self.basis.copy_(directions[: self.components])
+        self.spare.copy_(directions[self.components :])
+        self.offset.copy_(self.basis @ self.mean)
+        self.noise.copy_(noise.clamp_min(SMALLEST_VARIANCE))
+        self.variances.copy_(torch.maximum((1 - weight) * top + prior, self.noise))
 
     @torch.no_grad()
     def score(self, x: Tensor, *, batch_statistics: bool) -> Tensor:
         """Return the negative log-likelihood of each row, up to a constant that all experts share."""
-        centred = x.flatten(1) - self.mean
-        coordinates = centred @ self.basis[:, : self.components]
-        outside = (centred.square().sum(1) - coordinates.square().sum(1)).clamp_min(0)
-        inside = (coordinates.square() / self.variances).sum(1)
-        volume = self.variances.log().sum() + (len(self.mean) - self.components) * self.noise.log()
-        return (outside / self.noise + inside + volume) / 2
+        return self.stacked({name: t[None] for name, t in self.gate_tensors().items()}, x, batch_statistics=False)[0]
 
-    def _refresh(self) -> None:
-        """Draw the principal directions from the covariance: a few power iterations from the last basis."""
-        basis = self.basis
-        for _ in range(POWER_ITERATIONS):
-            basis, _ = torch.linalg.qr(self.covariance @ basis)
-        small = basis.T @ self.covariance @ basis
-        # In double, since in single it may fail to converge where eigenvalues span many orders of magnitude.
-        values, vectors = torch.linalg.eigh((small + small.T).double() / 2)
-        self.basis = basis @ vectors.flip(1).to(basis.dtype)
-        top = values.flip(0)[: self.components].clamp_min(0).to(basis.dtype)
-        inputs, total = len(self.mean), self.covariance.trace()
-        weight = PRIOR_ROWS / (int(self.rows) + PRIOR_ROWS)
-        prior = weight * total / inputs
-        noise = (1 - weight) * (total - top.sum()).clamp_min(0) / (inputs - self.components) + prior
-        self.noise = noise.clamp_min(SMALLEST_VARIANCE)
-        self.variances = torch.maximum((1 - weight) * top + prior, self.noise)
-        self.rows_at_refresh = self.rows.clone()
+    def gate_tensors(self) -> dict[str, Tensor]:
+        """Return the model that was last drawn."""
+        return {name: getattr(self, name) for name in MODEL}
+
+    @torch.no_grad()
+    def stacked(self, tensors: Mapping[str, Tensor], x: Tensor, *, batch_statistics: bool) -> Tensor:
+        """Compute all experts' likelihoods in one batched product."""
+        mean, basis, offset, variances, noise = (tensors[name] for name in MODEL)
+        x = x.flatten(1)
+        with torch.autocast(x.device.type, enabled=False):
+            coordinates = torch.matmul(basis, x.T) - offset[:, :, None]
+            # Taken apart, so that nothing of [experts, rows, inputs] is made; in double, since it is a difference.
+            wide, centre = x.double(), mean.double()
+            distance = wide.square().sum(1) - 2 * centre @ wide.T + centre.square().sum(1, keepdim=True)
+        inside = coordinates.square_()
+        outside = (distance.float() - inside.sum(1)).clamp_min(0)
+        volume = variances.log().sum(1) + (mean.shape[1] - self.components) * noise.log()
+        return (outside / noise[:, None] + (inside / variances[:, :, None]).sum(1) + volume[:, None]) / 2

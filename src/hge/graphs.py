@@ -1,0 +1,126 @@
+"""All care for CUDA graphs and streams is here. Without a GPU, functions are just called, one after the other."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+CALLS_BEFORE_CAPTURE = 3
+"""A shape that does not come back is not worth a graph; and libraries choose their kernels in the first calls."""
+MOST_GRAPHS = 16
+"""Graphs that are kept, each with memory of its own; the one that was not used for longest goes."""
+
+
+class Graphs:
+    """Functions on the device, each captured as a CUDA graph once it was called a few times with inputs of one shape.
+
+    A function must not make the host wait, and must keep its state in memory that stays where it is. What it returns
+    is valid until the next call.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.calls: OrderedDict[Hashable, _Calls] = OrderedDict()
+
+    def __call__(self, key: Hashable, function: Callable[..., Tensor], *inputs: Tensor | None) -> Tensor:
+        """Call the function, or let its graph run. The key tells calls apart that do different things."""
+        if self.device.type != "cuda":
+            return function(*inputs)
+        key = (key, *((i.shape, i.dtype) if i is not None else None for i in inputs))
+        calls = self.calls.setdefault(key, _Calls())
+        self.calls.move_to_end(key)
+        if len(self.calls) > MOST_GRAPHS:
+            self.calls.popitem(last=False)
+        calls.count += 1
+        if calls.count <= CALLS_BEFORE_CAPTURE:
+            return function(*inputs)
+        if calls.graph is None:
+            calls.capture(function, inputs)
+        for static, given in zip(calls.inputs, inputs, strict=True):
+            if static is not None and given is not None:
+                static.copy_(given)
+        assert calls.graph is not None
+        calls.graph.replay()
+        return calls.output
+
+    def forget(self) -> None:
+        """Drop all graphs, since memory that they use has moved."""
+        self.calls.clear()
+
+
+@dataclass
+class _Calls:
+    count: int = 0
+    inputs: tuple[Tensor | None, ...] = ()
+    output: Tensor = field(default_factory=lambda: torch.empty(0))
+    graph: torch.cuda.CUDAGraph | None = None
+
+    def capture(self, function: Callable[..., Tensor], inputs: tuple[Tensor | None, ...]) -> None:
+        """Record what the function does; nothing runs yet."""
+        self.inputs = tuple(None if i is None else i.clone() for i in inputs)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        # Other threads may use the GPU meanwhile.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            self.output = function(*self.inputs)
+        self.graph = graph
+
+
+class Side:
+    """A second stream: what is in its blocks may overlap with what follows them, until `join`.
+
+    Every block must be joined before the function ends; then no memory is used again too early.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Run the block beside the current stream, after all that is on it so far."""
+        if self.stream is None:
+            yield
+            return
+        self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
+        with torch.cuda.stream(self.stream):
+            yield
+
+    def join(self) -> None:
+        """Let the current stream wait for the blocks."""
+        if self.stream is not None:
+            torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
+
+
+class Mailbox:
+    """Small results on their way from the device to the host, in order; taking one waits for that one only."""
+
+    def __init__(self, device: torch.device, places: int, width: int) -> None:
+        self.on_gpu = device.type == "cuda"
+        self.letters = torch.zeros(places, width, pin_memory=self.on_gpu)
+        self.arrived = [torch.cuda.Event() for _ in range(places if self.on_gpu else 0)]  # type: ignore[no-untyped-call]
+        self.sent = self.taken = 0
+
+    def __len__(self) -> int:
+        return self.sent - self.taken
+
+    def send(self, result: Tensor) -> None:
+        """Send a result; there must be a free place."""
+        place = self.sent % len(self.letters)
+        self.letters[place].copy_(result, non_blocking=True)
+        if self.on_gpu:
+            self.arrived[place].record()
+        self.sent += 1
+
+    def take(self) -> list[float]:
+        """Return the oldest result."""
+        place = self.taken % len(self.letters)
+        if self.on_gpu:
+            self.arrived[place].synchronize()
+        self.taken += 1
+        result: list[float] = self.letters[place].tolist()
+        return result

@@ -1,0 +1,62 @@
+"""What a score is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+
+class Score(nn.Module, ABC):
+    """How suitable one expert is for an input: lower is better.
+
+    Learning is in two parts, `study` and `learn`, so that a fast pool can do the first while the expert itself is
+    being trained, and mask the second by a number that never leaves the device. Then comes `refresh`, where it is due.
+    All state is in parameters, buffers and the optimiser, and is changed in place.
+    """
+
+    optimiser: torch.optim.Optimizer | None = None
+    """The optimiser of its network, if there is one."""
+
+    @property
+    def network(self) -> nn.Module | None:
+        """The network that is trained, if there is one."""
+        return None
+
+    @abstractmethod
+    def draw(self, rows: int, generator: torch.Generator) -> Tensor | None:
+        """Return the random numbers that `study` takes for so many rows."""
+
+    @abstractmethod
+    def study(self, x: Tensor, noise: Tensor | None) -> None:
+        """Work out what a batch teaches; scores stay as they are."""
+
+    @abstractmethod
+    def learn(self, skip: Tensor) -> None:
+        """Take in the batch that was studied, unless `skip` is 1."""
+
+    @abstractmethod
+    def refresh_due(self, rows: int, at_refresh: int) -> bool:
+        """Say whether to refresh, now that so many rows have been learned, and so many at the last refresh."""
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """Let what was learned show in the scores, where learning itself does not."""
+
+    @abstractmethod
+    def score(self, x: Tensor, *, batch_statistics: bool) -> Tensor:
+        """Return a score per row.
+
+        With `batch_statistics` the rows are known to belong together, and may be normalised by each other; without,
+        the score of a row must not depend on the rows beside it.
+        """
+
+    @abstractmethod
+    def gate_tensors(self) -> dict[str, Tensor]:
+        """Return what `score` reads, by name; the rest is needed for learning only."""
+
+    @abstractmethod
+    def stacked(self, tensors: Mapping[str, Tensor], x: Tensor, *, batch_statistics: bool) -> Tensor:
+        """Return the scores [experts, rows] of several experts, whose gate tensors are stacked."""

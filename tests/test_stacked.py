@@ -1,0 +1,218 @@
+"""The fast pool decides as the plain one does, and a run of batches is the same as one by one."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from math import nan
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hge.config import LearnerConfig, OptimiserConfig, ScoreConfig
+from hge.events import Event
+from hge.keys import Keys
+from hge.learner import Learner, Step
+from hge.nets import AUTOENCODERS, NETS
+from hge.pool import EagerPool, PoolSpec
+from hge.slots import Layout, Stack, move_in
+from hge.stacked import StackedPool
+from hge.switch import LossStats
+from hge.types import Batch
+from pool_checks import batch_for
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+POOLS = {"eager": EagerPool, "stacked": StackedPool}
+MLP = PoolSpec((6,), 4, NETS["mlp"], AUTOENCODERS["mlp"], ScoreConfig("subspace"), OptimiserConfig())
+VAE = replace(MLP, score=ScoreConfig("autoencoder", kl_weight="elbo"))
+CONV = PoolSpec(
+    (3, 8, 8), 4, NETS["resnet18"], AUTOENCODERS["conv"], ScoreConfig("autoencoder"), OptimiserConfig(lr=1e-3)
+)
+STICKY = LearnerConfig(recent_capacity=5, promotion_window=6)
+SETTINGS = {
+    "sticky": STICKY,
+    "literal": replace(STICKY, sticky=False),
+    "tree": replace(STICKY, organisation="tree"),
+    "paper's tree": replace(STICKY, organisation="lca", sticky=False),
+    "no review": replace(STICKY, review=False, epsilon=2.5),
+}
+
+
+def stream(visits: str = "0102", batches: int = 45, shape: tuple[int, ...] = (6,)) -> Iterator[Batch]:
+    """Tasks that differ in place and in labels; now and then a batch of another size, an outlier, or a NaN."""
+    for visit, name in enumerate(visits):
+        task = int(name)
+        for number in range(batches):
+            generator = torch.Generator().manual_seed(1000 * visit + number)
+            x = torch.rand(5 if number % 10 == 9 else 8, *shape, generator=generator)
+            y = (x.flatten(1)[:, 0] > 0.5).long() + (task % 2) * 2
+            if number % 20 == 15:
+                y = 3 - y
+            if number == 30:
+                x[0] = nan
+            yield Batch(x + 3.0 * task, y)
+
+
+def learned(
+    pool: str, spec: PoolSpec, config: LearnerConfig, device: str, *, in_runs: bool
+) -> tuple[Learner, list[Step], list[Event]]:
+    events: list[Event] = []
+    keys = Keys(seed=1)
+    learner = Learner(config, POOLS[pool](spec, keys, torch.device(device)), keys, events.append)
+    batches = list(stream(shape=spec.shape))
+    steps = list(learner.learn_all(batches)) if in_runs else [learner.learn(batch) for batch in batches]
+    return learner, steps, events
+
+
+def discrete(events: list[Event]) -> list[dict[str, Any]]:
+    return [{k: v for k, v in e.as_json().items() if not isinstance(v, float)} for e in events]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("spec", [MLP, VAE], ids=["subspace", "autoencoder"])
+@pytest.mark.parametrize("config", SETTINGS.values(), ids=SETTINGS)
+def test_both_pools_emit_the_same_events(config: LearnerConfig, spec: PoolSpec, device: str) -> None:
+    _, eager_steps, eager_events = learned("eager", spec, config, device, in_runs=False)
+    _, steps, events = learned("stacked", spec, config, device, in_runs=True)
+    assert discrete(events) == discrete(eager_events)
+    assert len({e.expert for e in steps}) > 1, "a stream on which nothing happens shows nothing"
+    assert any(s.set_aside for s in steps)
+    for one, other in zip(steps, eager_steps, strict=True):
+        assert (one.step, one.expert, one.set_aside, one.trained) == (
+            other.step,
+            other.expert,
+            other.set_aside,
+            other.trained,
+        )
+        np.testing.assert_allclose((one.loss, one.bound), (other.loss, other.bound), rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("config", SETTINGS.values(), ids=SETTINGS)
+def test_runs_are_the_same_as_one_by_one(pool: str, config: LearnerConfig, device: str) -> None:
+    one, steps, events = learned(pool, MLP, config, device, in_runs=False)
+    many, steps_in_runs, events_in_runs = learned(pool, MLP, config, device, in_runs=True)
+    assert repr(steps_in_runs) == repr(steps)  # repr, since NaN is not equal to itself
+    assert repr(events_in_runs) == repr(events)
+    assert many.evaluations == one.evaluations
+    x = next(stream()).x.to(device)
+    for expert in range(len(one.experts)):
+        assert torch.equal(one.pool.logits(expert, x), many.pool.logits(expert, x))
+        assert vars(one.experts[expert].losses) == vars(many.experts[expert].losses)
+        assert [r.step for r in one.experts[expert].replay.kept] == [r.step for r in many.experts[expert].replay.kept]
+    everyone = range(len(one.experts))
+    scores = [learner.pool.scores(everyone, x, batch_statistics=True) for learner in (one, many)]
+    np.testing.assert_array_equal(*scores)
+
+
+def test_convolutional_experts_decide_alike() -> None:
+    config = replace(STICKY, recent_capacity=4)
+    results = {}
+    for name in POOLS:
+        events: list[Event] = []
+        keys = Keys(seed=1)
+        learner = Learner(config, POOLS[name](CONV, keys, torch.device("cpu")), keys, events.append)
+        results[name] = list(learner.learn_all(stream("01", 10, CONV.shape))), discrete(events)
+    assert results["stacked"][1] == results["eager"][1]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", POOLS)
+@pytest.mark.parametrize("spec", [MLP, VAE, CONV], ids=["subspace", "autoencoder", "convolutional"])
+def test_a_run_ends_at_the_first_batch_that_is_not_the_experts(name: str, spec: PoolSpec, device: str) -> None:
+    pool = POOLS[name](spec, Keys(3), torch.device(device))
+    pool.create(0)
+    losses = LossStats()
+    for step in range(8):
+        losses.update(pool.train(0, batch_for(pool, seed=step), step))
+    far = batch_for(pool, seed=50, shift=40.0 if len(spec.shape) == 1 else nan)  # BatchNorm takes a shift away
+    items = [(8, batch_for(pool, seed=8)), (9, batch_for(pool, seed=9)), (10, far), (11, batch_for(pool, seed=11))]
+    trained = list(_followed(pool.train_run(0, items, losses, epsilon=4.0), losses))
+    assert len(trained) == 2
+    twin = POOLS[name](spec, Keys(3), torch.device(device))
+    twin.create(0)
+    for step in range(10):
+        twin.train(0, batch_for(pool, seed=step), step)
+    x = batch_for(pool, seed=60).x
+    np.testing.assert_allclose(pool.logits(0, x).cpu(), twin.logits(0, x).cpu(), rtol=1e-5, atol=1e-6)
+    for flag in (True, False):
+        scores = [p.scores([0], x, batch_statistics=flag) for p in (pool, twin)]
+        np.testing.assert_allclose(*scores, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_a_run_ends_where_a_rival_scores_lower(name: str) -> None:
+    pool = POOLS[name](MLP, Keys(3), torch.device("cpu"))
+    for expert in range(2):
+        pool.create(expert)
+        for step in range(5):
+            pool.train(expert, batch_for(pool, seed=step, shift=9.0 * expert), step)
+    losses = LossStats(count=5, mean=1e9)
+    items = [(step, batch_for(pool, seed=step, shift=9.0 * (step == 7))) for step in range(5, 9)]
+    assert len(list(_followed(pool.train_run(0, items, losses, 4.0, rivals=[1]), losses))) == 2
+    assert len(list(_followed(pool.train_run(0, items, losses, 4.0), losses))) == 4
+
+
+def _followed(run: Iterator[float], losses: LossStats) -> Iterator[float]:
+    for loss in run:
+        losses.update(loss)
+        yield loss
+
+
+@pytest.mark.parametrize("spec", [MLP, VAE], ids=["subspace", "autoencoder"])
+@pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda pool: pickle.loads(pickle.dumps(pool))])
+def test_a_copy_goes_on_alike_and_apart(spec: PoolSpec, duplicate: Any) -> None:
+    pool = StackedPool(spec, Keys(3), torch.device("cpu"))
+    for expert in range(3):
+        pool.create(expert)
+        pool.train(expert, batch_for(pool, seed=expert), step=expert)
+    twin = duplicate(pool)
+    batch, x = batch_for(pool, seed=9), batch_for(pool, seed=10).x
+    before = pool.logits(1, x)
+    assert pool.train(1, batch, step=9) == twin.train(1, batch, step=9)
+    for expert in range(3):
+        assert torch.equal(pool.logits(expert, x), twin.logits(expert, x))
+    pool.train(1, batch, step=10)
+    assert not torch.equal(pool.logits(1, x), twin.logits(1, x))
+    assert not torch.equal(before, twin.logits(1, x))
+
+
+def test_idle_experts_can_wait_on_the_host_and_memory_is_reported() -> None:
+    here, away = (StackedPool(replace(VAE, idle_on_host=flag), Keys(3), torch.device("cpu")) for flag in (False, True))
+    for pool in (here, away):
+        for expert in range(3):
+            pool.create(expert)
+            pool.train(expert, batch_for(pool, seed=expert), step=0)
+    x = batch_for(here, seed=9).x
+    for expert in range(3):
+        assert torch.equal(here.logits(expert, x), away.logits(expert, x))
+    assert away.memory()["host_bytes"] == 3 * len(away.slot)
+    assert here.memory()["device_bytes"] - away.memory()["device_bytes"] == away.memory()["host_bytes"]
+    weights = sum(p.nbytes for module in (here.net, here.score) for p in module.parameters())
+    assert 2 * weights <= here.memory()["bytes_per_expert"] < 2.3 * weights  # and momentum
+
+
+def test_memory_keeps_the_format_of_its_tensors() -> None:
+    weights = torch.rand(4, 3, 2, 2).to(memory_format=torch.channels_last)
+    count, values = torch.tensor(3), weights.clone()
+    layout = Layout([count, weights])
+    memory = layout.allocate(torch.device("cpu"))
+    move_in(layout.views(memory), [count, weights])
+    assert weights.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(weights, values)
+    memory.zero_()
+    assert count == 0
+    assert (weights == 0).all()
+
+
+def test_a_stack_doubles_and_keeps_what_it_holds() -> None:
+    stack = Stack({"a": torch.zeros(1, 2)})
+    moved = [stack.append({"a": torch.full((2,), float(n))}) for n in range(1, 6)]
+    assert moved == [True, True, False, True, False]
+    assert stack.of([0, 3, 5])["a"][:, 0].tolist() == [0.0, 3.0, 5.0]
+    assert stack.of([2, 3])["a"].data_ptr() == stack.tensors["a"][2].data_ptr()

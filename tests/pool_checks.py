@@ -101,7 +101,7 @@ def check_global_randomness_is_left_alone(make: MakePool) -> None:
 
 
 def check_scores_are_one_per_row(make: MakePool) -> None:
-    pool = trained_pool(make)
+    pool = trained_pool(make, steps=20)
     scores = pool.scores([1, 0], batch_for(pool, seed=56).x, batch_statistics=False)
     assert scores.shape == (2, 12)
     assert scores.dtype == np.float64

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -65,9 +66,14 @@ class _Calls:
         self.inputs = tuple(None if i is None else i.clone() for i in inputs)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        # Other threads may use the GPU meanwhile.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            self.output = function(*self.inputs)
+        gc.collect()
+        gc.disable()  # an older graph that is collected during a capture ends the capture
+        try:
+            # Other threads may use the GPU meanwhile.
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self.output = function(*self.inputs)
+        finally:
+            gc.enable()
         self.graph = graph
 
 
@@ -101,19 +107,19 @@ class Mailbox:
 
     def __init__(self, device: torch.device, places: int, width: int) -> None:
         self.on_gpu = device.type == "cuda"
-        self.letters = torch.zeros(places, width, pin_memory=self.on_gpu)
+        self.letters = list(torch.zeros(places, width, pin_memory=self.on_gpu))
         self.arrived = [torch.cuda.Event() for _ in range(places if self.on_gpu else 0)]  # type: ignore[no-untyped-call]
         self.sent = self.taken = 0
 
     def __len__(self) -> int:
         return self.sent - self.taken
 
-    def send(self, result: Tensor) -> None:
-        """Send a result; there must be a free place."""
+    def send(self, result: Tensor, stream: torch.cuda.Stream | None) -> None:
+        """Send a result that the stream computes; there must be a free place."""
         place = self.sent % len(self.letters)
         self.letters[place].copy_(result, non_blocking=True)
         if self.on_gpu:
-            self.arrived[place].record()
+            self.arrived[place].record(stream)
         self.sent += 1
 
     def take(self) -> list[float]:

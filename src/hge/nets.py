@@ -83,14 +83,15 @@ class ConvVAE(nn.Module):
         super().__init__()
         channels, height, width = _image_shape(shape, "conv autoencoder")
         features = 64 * height * width
+        # A bias before a BatchNorm does nothing, since the mean is taken away again; the paper's layers have one.
         self.encoder = nn.Sequential(
-            nn.Conv2d(channels, 32, 3, 1, 1),
+            nn.Conv2d(channels, 32, 3, 1, 1, bias=False),
             nn.BatchNorm2d(32),
-            nn.ReLU(),
-            nn.Conv2d(32, 64, 3, 1, 1),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(32, 64, 3, 1, 1, bias=False),
             nn.BatchNorm2d(64),
-            nn.ReLU(),
-            nn.Flatten(),
+            nn.ReLU(inplace=True),
+            ChannelsLastFlatten(),
             nn.Linear(features, hidden),
         )
         self.mean = nn.Linear(hidden, latents)
@@ -99,11 +100,11 @@ class ConvVAE(nn.Module):
             nn.Linear(latents, hidden),
             nn.ReLU(),
             nn.Linear(hidden, features),
-            nn.ReLU(),
-            nn.Unflatten(1, (64, height, width)),
-            nn.ConvTranspose2d(64, 32, 3, 1, 1),
+            nn.ReLU(inplace=True),
+            ChannelsLastUnflatten((height, width, 64)),
+            nn.ConvTranspose2d(64, 32, 3, 1, 1, bias=False),
             nn.BatchNorm2d(32),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),
             nn.ConvTranspose2d(32, channels, 3, 1, 1),
         )
         # With stock initialisation exp(log-variance) diverges within three steps (docs/paper.md, reading 7).
@@ -122,6 +123,27 @@ class ConvVAE(nn.Module):
         """Return the reconstruction."""
         out: Tensor = self.decoder(z)
         return out
+
+
+class ChannelsLastFlatten(nn.Module):
+    """Flattens images pixel by pixel, which copies nothing where the channels lie last in memory."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return one row per image."""
+        return x.permute(0, 2, 3, 1).flatten(1)
+
+
+class ChannelsLastUnflatten(nn.Module):
+    """Makes images of rows, pixel by pixel."""
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        """Height, width, channels."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return images, their channels last in memory."""
+        return x.unflatten(1, self.shape).permute(0, 3, 1, 2)
 
 
 class ResNet18(nn.Module):

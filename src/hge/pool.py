@@ -18,7 +18,7 @@ from hge.keys import Keys
 from hge.nets import AutoencoderFactory, NetFactory, Shape
 from hge.scores import Score, build_score
 from hge.switch import LossStats
-from hge.training import arithmetic, build_optimiser, gradients, has_batch_norm, mode_of, state_of
+from hge.training import arithmetic, autocast, build_optimiser, gradients, has_batch_norm, mode_of, state_of
 from hge.types import Batch, as_float
 
 UNSUITABLE = 1e30
@@ -128,6 +128,7 @@ class EagerPool:
         net = self.members[expert].net
         with (
             self._arithmetic(),
+            self._autocast(),
             self.keys.seeded("dropout", step, expert, device=self.device),
             mode_of(net, training=False, rows=len(batch), batch_statistics=True),
         ):
@@ -142,7 +143,8 @@ class EagerPool:
             self.keys.seeded("dropout", step, expert, device=self.device),
             mode_of(member.net, training=True, rows=len(batch)),
         ):
-            loss = nn.functional.cross_entropy(member.net(x), batch.y)
+            with self._autocast():
+                loss = nn.functional.cross_entropy(member.net(x), batch.y)
             member.optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             if not nn.utils.get_total_norm(gradients(member.net)).isfinite():
@@ -154,13 +156,17 @@ class EagerPool:
         return float(loss.detach())
 
     def _teach_score(self, member: _Member, x: Tensor, generator: torch.Generator) -> None:
+        score = member.score
         with self._arithmetic():
-            member.score.study(x, member.score.draw(len(x), generator))
-            member.score.learn(skip=torch.zeros((), device=self.device))
-        member.rows += len(x)
-        if member.score.refresh_due(member.rows, member.rows_at_refresh):
-            member.score.refresh()
-            member.rows_at_refresh = member.rows
+            if not member.rows:
+                score.start(x)
+            with self._autocast():
+                score.study(x, score.draw(len(x), generator))
+            score.learn(skip=torch.zeros((), device=self.device))
+            member.rows += len(x)
+            if score.refresh_due(member.rows, member.rows_at_refresh):
+                score.refresh(member.rows)
+                member.rows_at_refresh = member.rows
 
     def train_run(
         self,
@@ -187,7 +193,7 @@ class EagerPool:
     def scores(self, experts: Sequence[int], x: Tensor, *, batch_statistics: bool) -> FloatArray:
         """Ask each expert in turn."""
         x = as_float(x)
-        with self._arithmetic():
+        with self._arithmetic(), self._autocast():
             rows = [self.members[e].score.score(x, batch_statistics=batch_statistics) for e in experts]
         scores = torch.stack(rows).double().nan_to_num(nan=UNSUITABLE, posinf=UNSUITABLE, neginf=UNSUITABLE)
         return np.asarray(scores.cpu())
@@ -195,7 +201,7 @@ class EagerPool:
     @torch.no_grad()
     def logits(self, expert: int, x: Tensor) -> Tensor:
         """Return the answers under running statistics."""
-        with self._arithmetic():
+        with self._arithmetic(), self._autocast():
             out: Tensor = self.members[expert].net(as_float(x))
         return out.float().nan_to_num()
 
@@ -206,6 +212,9 @@ class EagerPool:
 
     def _arithmetic(self) -> AbstractContextManager[None]:
         return arithmetic(self.spec.precision, self.device)
+
+    def _autocast(self) -> AbstractContextManager[None]:
+        return autocast(self.spec.precision, self.device)
 
 
 def resolve_device(name: str) -> str:

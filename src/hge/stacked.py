@@ -26,11 +26,20 @@ from hge.pool import UNSUITABLE, PoolSpec
 from hge.scores import Score
 from hge.slots import Layout, Stack, move_in
 from hge.switch import LossStats
-from hge.training import arithmetic, build_optimiser, gradients, has_batch_norm, masked_step, mode_of, state_of
+from hge.training import (
+    arithmetic,
+    autocast,
+    build_optimiser,
+    gradients,
+    has_batch_norm,
+    masked_step,
+    mode_of,
+    state_of,
+)
 from hge.types import Batch, as_float
 
-AHEAD = 3
-"""Steps that a GPU is given before the host hears of the first. A refusal makes it skip as many."""
+AHEAD = 1
+"""Steps that a GPU is given before the host hears of the first. After a refusal it skips as many."""
 
 
 class StackedPool:
@@ -49,6 +58,8 @@ class StackedPool:
         self.active = 0
         self.visitor_holds = (-1, -1)
         """Which expert the visitor's network is, after how many steps."""
+        self.refused = (-1, -1, nan)
+        """Expert, step and loss of the batch that ended the last run; void once the expert is trained again."""
         self.stale = False
         """The stack does not yet have what the gate should know of the active expert."""
 
@@ -119,8 +130,8 @@ class StackedPool:
         self.visitor_memory = self.slot[:weights].clone()
         homes, own = self.layout.views(self.visitor_memory), len(list(net.buffers()))
         move_in([*homes[:own], *homes[running:]], [*self.visitor.buffers(), *self.visitor.parameters()])
-        self.control = torch.zeros(2, dtype=torch.float64, device=device)
-        """Mean and deviation of the loss, during a run."""
+        self.mean, self.deviation = (torch.zeros((), dtype=torch.float64, device=device) for _ in range(2))
+        """Of the loss, during a run."""
         self.stopped = torch.zeros((), device=device)
         """1 after the first refusal of a run."""
         self.one = torch.ones((), device=device)
@@ -129,12 +140,14 @@ class StackedPool:
         self.noise = torch.Generator(device)
         self.ahead = AHEAD if device.type == "cuda" else 0
         self.mailbox = Mailbox(device, self.ahead + 1, width=2)
-        self.beside_score, self.beside_gate, self.beside_statistics = Side(device), Side(device), Side(device)
+        self.beside_score, self.beside_statistics = Side(device), Side(device)
         self.graphs = Graphs(device)
         self.draws = self._draws_random_numbers()
 
     def loss(self, expert: int, batch: Batch, step: int) -> float:
         """Return the training loss under batch statistics; running statistics stay as they are."""
+        if self.refused[:2] == (expert, step):
+            return self.refused[2]  # the run that it ended has computed it
         self._invite(expert)
         with self._seeded(expert, step):
             return float(self._run("look", self._look, batch.x, batch.y))
@@ -153,33 +166,37 @@ class StackedPool:
     ) -> Iterator[float]:
         """Give the device a few steps ahead; each of them finds out by itself whether it may train."""
         self._activate(expert)
-        self.control.copy_(torch.tensor([losses.mean, losses.deviation], dtype=torch.float64))
+        self.mean.fill_(losses.mean)
+        self.deviation.fill_(losses.deviation)
         self.stopped.zero_()
+        self.refused = (-1, -1, nan)
         rule = Rule(epsilon, losses.alpha, losses.signed, self._admit(rivals))
-        under_way: deque[int] = deque()
+        under_way: deque[tuple[int, int]] = deque()
         source = iter(items)
+        stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
         try:
             while True:
                 item = next(source, None)
                 if item is not None:
-                    self._launch(rule, expert, *item)
-                    under_way.append(len(item[1]))
-                rows = self.rows[expert] + sum(under_way)
+                    self._launch(rule, stream, expert, *item)
+                    under_way.append((item[0], len(item[1])))
+                rows = self.rows[expert] + sum(rows for _, rows in under_way)
                 refresh = self.score.refresh_due(rows, self.rows_at_refresh[expert])
                 # A model is drawn only from what has surely been learned, so all that is under way must arrive first.
                 while len(under_way) > (0 if refresh or item is None else self.ahead):
                     loss, skipped = self.mailbox.take()
+                    step, rows = under_way.popleft()
                     if skipped:
-                        under_way.popleft()
+                        self.refused = expert, step, loss
                         return
-                    self.rows[expert] += under_way.popleft()
+                    self.rows[expert] += rows
                     if refresh and not under_way:
                         self._refresh(expert)
                     yield loss
                 if item is None:
                     return
         finally:  # the caller may have left early
-            for rows in under_way:
+            for _, rows in under_way:
                 _, skipped = self.mailbox.take()
                 self.rows[expert] += 0 if skipped else rows
 
@@ -197,7 +214,7 @@ class StackedPool:
     def logits(self, expert: int, x: Tensor) -> Tensor:
         """Return the answers under running statistics."""
         self._invite(expert)
-        with self._arithmetic():
+        with self._arithmetic(), self._autocast():
             out: Tensor = self.visitor(self._prepare(x))
         return out.float().nan_to_num()
 
@@ -209,75 +226,86 @@ class StackedPool:
         per_expert = self.slot.nbytes + self.gates.bytes // self.gates.capacity
         return {"bytes_per_expert": per_expert, "device_bytes": on_device + idle - host, "host_bytes": host}
 
-    def _launch(self, rule: Rule, expert: int, step: int, batch: Batch) -> None:
+    def _launch(self, rule: Rule, stream: torch.cuda.Stream | None, expert: int, step: int, batch: Batch) -> None:
         """Start one training step."""
-        self.noise.manual_seed(self.keys.integer("noise", step, expert))
-        noise = self.score.draw(len(batch), self.noise)
+        if not self.rows[expert]:
+            self.score.start(self._prepare(batch.x))
+        noise = None
+        if self.score.network is not None:
+            self.noise.manual_seed(self.keys.integer("noise", step, expert))
+            noise = self.score.draw(len(batch), self.noise)
         with self._seeded(expert, step):
-            self.mailbox.send(self._run(rule, partial(self._train, rule), batch.x, batch.y, noise))
+            result = self._run(rule, partial(self._train, rule), batch.x, batch.y, noise)
+        self.mailbox.send(result, stream)
         self.stale = self.stale or self.score.network is not None
         self.trained[expert] += 1
 
     def _train(self, rule: Rule, x: Tensor, y: Tensor, noise: Tensor | None) -> Tensor:
-        """Forward, compare with the bound, update if accepted; return the loss, and 1 if nothing was updated."""
-        before = self.running.clone()
-        x = self._prepare(x)
-        with self.beside_score(), self._arithmetic():
-            self.score.study(x, noise)
-        with self.beside_gate():
-            foreign = self._foreign(rule.gates, x) if rule.gates else self.stopped
-        with self._arithmetic(), mode_of(self.net, training=True, rows=len(x)):
-            loss = nn.functional.cross_entropy(self.net(x), y)
-        with self.beside_statistics(), torch.no_grad():
-            refused, control = self._judge(rule, loss.detach())
-        self.optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.beside_gate.join()
-        self.beside_statistics.join()
-        skip = torch.maximum(refused, foreign)
-        torch._amp_foreach_non_finite_check_and_unscale_(gradients(self.net), skip, self.one)
-        with self.beside_statistics(), torch.no_grad():
-            self.control.copy_(torch.where(skip > 0, self.control, control))
-            self.stopped.copy_(skip)
-            result = torch.stack([loss.detach(), skip])
-        with self.beside_score():
-            self.score.learn(skip)
-        masked_step(self.optimiser, skip)
-        self.beside_score.join()
-        self.running.copy_(torch.where(skip > 0, before, self.running))
-        if rule.gates and self.score.network is not None:
-            for name, own in self.score.gate_tensors().items():
-                self.gates.tensors[name].index_copy_(0, self.place, own.detach()[None])
-        self.beside_statistics.join()
+        """Forward, compare with the bound, update if accepted; return the loss, and 1 if nothing was updated.
+
+        `stopped` becomes 1 at the first batch that may not be trained, and stays so for the rest of the run.
+        """
+        with self._arithmetic():
+            before = self.running.clone()
+            x = self._prepare(x)
+            with self.beside_score(), self._autocast():
+                self.score.study(x, noise)
+            with self._autocast(), mode_of(self.net, training=True, rows=len(x)):
+                loss = nn.functional.cross_entropy(self.net(x), y)
+            with self.beside_statistics(), torch.no_grad():
+                if rule.gates:
+                    self._compare_scores(rule.gates, x)
+                mean, deviation = self._compare_loss(rule, loss.detach())
+            self.optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.beside_statistics.join()
+            torch._amp_foreach_non_finite_check_and_unscale_(gradients(self.net), self.stopped, self.one)
+            with self.beside_score():
+                self.score.learn(self.stopped)
+            with self.beside_statistics(), torch.no_grad():
+                skipped = self.stopped > 0
+                torch.where(skipped, self.mean, mean, out=self.mean)
+                torch.where(skipped, self.deviation, deviation, out=self.deviation)
+                result = torch.stack([loss.detach(), self.stopped])
+            masked_step(self.optimiser, self.stopped)
+            self.beside_score.join()
+            self.beside_statistics.join()
+            if len(self.running):
+                self.running.copy_(torch.where(skipped, before, self.running))
+            if rule.gates and self.score.network is not None:
+                for name, own in self.score.gate_tensors().items():
+                    self.gates.tensors[name].index_copy_(0, self.place, own.detach()[None])
         return result
 
-    def _judge(self, rule: Rule, loss: Tensor) -> tuple[Tensor, Tensor]:
-        """Return 1 if the loss is above the bound, or the run has ended; and `LossStats.update` after this loss."""
-        wide, (mean, deviation) = loss.double(), self.control.unbind()
-        within = wide <= mean + rule.epsilon * deviation  # False if the loss is not a number
-        refused = torch.maximum(self.stopped, 1.0 - within.float())
-        difference = wide - mean if rule.signed else (wide - mean).abs()
-        new = torch.stack([wide, difference])
-        return refused, rule.alpha * self.control + (1 - rule.alpha) * new
+    def _compare_loss(self, rule: Rule, loss: Tensor) -> tuple[Tensor, Tensor]:
+        """Stop if the loss is above the bound; return mean and deviation as `LossStats.update` would leave them."""
+        step = loss - self.mean
+        within = step <= rule.epsilon * self.deviation  # False if the loss is not a number
+        torch.where(within, self.stopped, self.one, out=self.stopped)
+        mean = torch.add(self.mean, step, alpha=1 - rule.alpha)
+        deviation = torch.lerp(self.deviation, step if rule.signed else step.abs(), 1 - rule.alpha)
+        return mean, deviation
 
-    def _foreign(self, gates: int, x: Tensor) -> Tensor:
-        """Return 1 if some rival's score is as low as that of the active expert (Algorithm 1 to the letter)."""
+    def _compare_scores(self, gates: int, x: Tensor) -> None:
+        """Stop if some rival's score is as low as that of the active expert (Algorithm 1 to the letter)."""
         scores = self._score(range(gates), True, x).double().mean(1)
         own = scores.index_select(0, self.place)[0]
-        return 1.0 - (own < (scores + self.handicap[:gates]).min()).float()
+        lower = own < (scores + self.handicap[:gates]).min()
+        torch.where(lower, self.stopped, self.one, out=self.stopped)
 
     def _look(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the loss of whoever visits."""
         with (
             torch.no_grad(),
             self._arithmetic(),
+            self._autocast(),
             mode_of(self.visitor, training=False, rows=len(x), batch_statistics=True),
         ):
             return nn.functional.cross_entropy(self.visitor(self._prepare(x)), y)
 
     def _score(self, experts: Sequence[int], batch_statistics: bool, x: Tensor) -> Tensor:
         """Return the scores of some experts, finite."""
-        with torch.no_grad(), self._arithmetic():
+        with torch.no_grad(), self._arithmetic(), self._autocast():
             scores = self.score.stacked(self.gates.of(experts), self._prepare(x), batch_statistics=batch_statistics)
         return scores.float().nan_to_num(nan=UNSUITABLE, posinf=UNSUITABLE, neginf=UNSUITABLE)
 
@@ -315,7 +343,8 @@ class StackedPool:
         return self.gates.count
 
     def _refresh(self, expert: int) -> None:
-        self.score.refresh()
+        with self._arithmetic():
+            self.score.refresh(self.rows[expert])
         self.rows_at_refresh[expert] = self.rows[expert]
         self.stale = True
         self._show_gate()
@@ -349,6 +378,9 @@ class StackedPool:
 
     def _arithmetic(self) -> AbstractContextManager[None]:
         return arithmetic(self.spec.precision, self.device)
+
+    def _autocast(self) -> AbstractContextManager[None]:
+        return autocast(self.spec.precision, self.device)
 
 
 @dataclass(frozen=True)

@@ -40,10 +40,10 @@ class LossStats:
         if self.count == 1:
             self.mean = loss
             return
-        difference = loss - self.mean if self.signed else abs(loss - self.mean)
-        weight = 1 - self.alpha
-        self.deviation = difference if self.count == 2 else self.alpha * self.deviation + weight * difference
-        self.mean = self.alpha * self.mean + weight * loss
+        step, weight = loss - self.mean, 1 - self.alpha
+        difference = step if self.signed else abs(step)
+        self.deviation += (1.0 if self.count == 2 else weight) * (difference - self.deviation)
+        self.mean += weight * step
 
     def bound(self, epsilon: float) -> float:
         """μ + εσ: the highest loss that is still expected. There is none before two losses."""
@@ -98,8 +98,8 @@ class RecentBuffer(Generic[T]):
 
     @property
     def calm(self) -> bool:
-        """The newest batch in it, if any, found its expert."""
-        return not self.entries or not self.entries[-1].high_loss
+        """No two of high loss in a row at its end: nothing looks like a switch."""
+        return not (len(self.entries) >= 2 and self.entries[-1].high_loss and self.entries[-2].high_loss)
 
     @property
     def before_outlier(self) -> int:

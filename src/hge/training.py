@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -85,9 +85,10 @@ def mode_of(net: nn.Module, *, training: bool, rows: int, batch_statistics: bool
 
 @contextmanager
 def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Compute at this precision inside the block. It only matters on a GPU.
+    """Let products on a GPU be computed at this precision inside the block, and the fastest convolutions be found.
 
-    fp32: in full. tf32: products of matrices and convolutions round their inputs to 10 bits. bf16: autocast.
+    fp32: in full. tf32 and bf16: the inputs of matrix products and convolutions are rounded to 10 bits; for bf16 see
+    also `autocast`.
     """
     if device.type != "cuda":
         yield
@@ -95,11 +96,19 @@ def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
     matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
     before = cudnn.allow_tf32, cudnn.benchmark
     torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
-    cudnn.allow_tf32, cudnn.benchmark = precision != "fp32", True
+    # A search for the fastest may choose another kernel each time, and with it other last digits.
+    search = not torch.are_deterministic_algorithms_enabled()
+    cudnn.allow_tf32, cudnn.benchmark = precision != "fp32", search
     try:
-        # Without its cache: a cached copy of a weight would be outdated when a captured graph runs again.
-        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16", cache_enabled=False):
-            yield
+        yield
     finally:
         torch.set_float32_matmul_precision(matmul)
         cudnn.allow_tf32, cudnn.benchmark = before
+
+
+def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
+    """Let forward passes compute in bfloat16 where that is safe, if the precision says so."""
+    if device.type != "cuda" or precision != "bf16":
+        return nullcontext()
+    # Without its cache: a cached copy of a weight would be outdated when a captured graph runs again.
+    return torch.autocast("cuda", torch.bfloat16, cache_enabled=False)

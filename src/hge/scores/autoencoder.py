@@ -68,7 +68,7 @@ class AutoencoderScore(Score):
         """Nothing to refresh: `score` reads the weights that are trained."""
         return False
 
-    def refresh(self) -> None:
+    def refresh(self, rows: int) -> None:
         """Do nothing."""
 
     @torch.no_grad()

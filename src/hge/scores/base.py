@@ -29,6 +29,10 @@ class Score(nn.Module, ABC):
     def draw(self, rows: int, generator: torch.Generator) -> Tensor | None:
         """Return the random numbers that `study` takes for so many rows."""
 
+    def start(self, x: Tensor) -> None:
+        """Prepare for the first batch, which is studied next."""
+        return
+
     @abstractmethod
     def study(self, x: Tensor, noise: Tensor | None) -> None:
         """Work out what a batch teaches; scores stay as they are."""
@@ -42,8 +46,8 @@ class Score(nn.Module, ABC):
         """Say whether to refresh, now that so many rows have been learned, and so many at the last refresh."""
 
     @abstractmethod
-    def refresh(self) -> None:
-        """Let what was learned show in the scores, where learning itself does not."""
+    def refresh(self, rows: int) -> None:
+        """Let what was learned, from so many rows, show in the scores, where learning itself does not."""
 
     @abstractmethod
     def score(self, x: Tensor, *, batch_statistics: bool) -> Tensor:

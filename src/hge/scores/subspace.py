@@ -1,7 +1,7 @@
 """The library's score: mean, principal directions and isotropic noise, learned from the stream in closed form.
 
-Probabilistic PCA (Tipping and Bishop, 1999). One pass, no gradient, no stored data: what is learned is the running
-mean and the running scatter; what is asked is the model that was last drawn from them.
+Probabilistic PCA (Tipping and Bishop, 1999). One pass, no gradient, no stored data: what is learned are sums
+over the rows and over their products; what is asked is the model that was last drawn from them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ class SubspaceScore(Score):
 
     >>> x = torch.randn(256, 8, generator=torch.Generator().manual_seed(0))
     >>> score = SubspaceScore(shape=(8,))
+    >>> score.start(x)
     >>> score.study(x, None)
     >>> score.learn(skip=torch.zeros(()))
-    >>> score.refresh()
+    >>> score.refresh(rows=256)
     >>> own, far = score.score(x, batch_statistics=False).mean(), score.score(x + 9, batch_statistics=False).mean()
     >>> bool(own < far)
     True
@@ -44,10 +45,12 @@ class SubspaceScore(Score):
     """The mean's own coordinates."""
     variances: Tensor
     noise: Tensor
-    running_mean: Tensor
-    scatter: Tensor
-    rows: Tensor
+    centre: Tensor
+    total: Tensor
+    products: Tensor
+    """Sums over the rows and over their products, about the centre."""
     spare: Tensor
+    """Directions beyond the basis, from which the next one is drawn, too."""
 
     def __init__(self, shape: tuple[int, ...], components: int = 0) -> None:
         super().__init__()
@@ -62,60 +65,56 @@ class SubspaceScore(Score):
         self.register_buffer("offset", torch.zeros(k))
         self.register_buffer("variances", torch.ones(k))
         self.register_buffer("noise", torch.ones(()))
-        self.register_buffer("running_mean", torch.zeros(inputs))
-        self.register_buffer("scatter", torch.zeros(inputs, inputs))
-        self.register_buffer("rows", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("centre", torch.zeros(inputs))
+        self.register_buffer("total", torch.zeros(inputs))
+        self.register_buffer("products", torch.zeros(inputs, inputs))
         self.register_buffer("spare", basis[k:].clone())
 
     def draw(self, rows: int, generator: torch.Generator) -> None:
         """Nothing is random."""
 
     @torch.no_grad()
-    def study(self, x: Tensor, noise: Tensor | None) -> None:
-        """Compute what the batch adds to the running sums (Chan et al.'s update, free of cancellation).
+    def start(self, x: Tensor) -> None:
+        """Take the first batch's mean as the point about which all sums are kept, so that they lose no digits."""
+        self.centre.copy_(x.flatten(1).mean(0).nan_to_num(0.0, 0.0, 0.0))
 
-        The scatter of old and new rows together is the sum of both and that of one row more, the shift of the mean.
-        """
-        x = x.flatten(1)
-        self.new = len(x)
-        share = self.new / (self.rows + self.new)
-        mean = x.mean(0, keepdim=True)
-        shift = mean - self.running_mean
-        self.shift = shift * share
-        self.deviations = torch.cat([x - mean, shift * (self.rows * share).sqrt()])
+    @torch.no_grad()
+    def study(self, x: Tensor, noise: Tensor | None) -> None:
+        """Centre the rows."""
+        self.centred = x.flatten(1) - self.centre
 
     @torch.no_grad()
     def learn(self, skip: Tensor) -> None:
-        """Add what was studied to the running sums."""
-        keep = skip == 0
+        """Add the rows that were studied to the sums."""
         # Chosen, not multiplied: zero times NaN is NaN.
-        deviations = torch.where(keep, self.deviations, 0.0)
-        with torch.autocast(deviations.device.type, enabled=False):
-            self.scatter.addmm_(deviations.T, deviations)
-        self.running_mean += torch.where(keep, self.shift[0], 0.0)
-        self.rows += keep * self.new
+        centred = torch.where(skip == 0, self.centred, 0.0)
+        with torch.autocast(centred.device.type, enabled=False):
+            self.products.addmm_(centred.T, centred)
+        self.total.add_(centred.sum(0))
 
     def refresh_due(self, rows: int, at_refresh: int) -> bool:
         """Say whether the rows have grown by enough since the model was last drawn."""
         return rows >= REFRESH_GROWTH * at_refresh
 
     @torch.no_grad()
-    def refresh(self) -> None:
-        """Draw the model from the running sums: a few power iterations from the last directions."""
+    def refresh(self, rows: int) -> None:
+        """Draw the model from the sums: a few power iterations from the last directions."""
+        shift = self.total / rows
+        self.mean.copy_(self.centre + shift)
+        covariance = torch.addr(self.products / rows, shift, shift, alpha=-1.0)
         basis = torch.cat([self.basis, self.spare]).T
         for _ in range(POWER_ITERATIONS):
-            basis, _ = torch.linalg.qr(self.scatter @ basis)
-        small = basis.T @ self.scatter @ basis
+            basis, _ = torch.linalg.qr(covariance @ basis)
+        small = basis.T @ covariance @ basis
         # In double, since in single it may fail to converge where eigenvalues span many orders of magnitude; and on
         # the CPU, where a matrix this small is decomposed sooner.
-        values, vectors = torch.linalg.eigh((small + small.T).double().cpu() / (2 * self.rows.cpu()))
+        values, vectors = torch.linalg.eigh((small + small.T).double().cpu() / 2)
         directions = (basis @ vectors.flip(1).to(basis)).T
         top = values.flip(0)[: self.components].clamp_min(0).to(basis)
-        inputs, total = len(self.mean), self.scatter.trace() / self.rows.float()
-        weight = (PRIOR_ROWS / (self.rows + PRIOR_ROWS)).float()
+        inputs, total = len(self.mean), covariance.trace()
+        weight = PRIOR_ROWS / (rows + PRIOR_ROWS)
         prior = weight * total / inputs
         noise = (1 - weight) * (total - top.sum()).clamp_min(0) / (inputs - self.components) + prior
-        self.mean.copy_(self.running_mean)
         self.basis.copy_(directions[: self.components])
         self.spare.copy_(directions[self.components :])
         self.offset.copy_(self.basis @ self.mean)

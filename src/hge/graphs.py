@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ class Graphs:
         """Call the function, or let its graph run. The key tells calls apart that do different things."""
         if self.device.type != "cuda":
             return function(*inputs)
-        key = (key, *((i.shape, i.dtype) if i is not None else None for i in inputs))
+        key = (key, *(None if i is None else (i.shape, i.dtype) for i in inputs))
         calls = self.calls.setdefault(key, _Calls())
         self.calls.move_to_end(key)
         if len(self.calls) > MOST_GRAPHS:
@@ -110,6 +111,8 @@ class Mailbox:
         self.letters = list(torch.zeros(places, width, pin_memory=self.on_gpu))
         self.arrived = [torch.cuda.Event() for _ in range(places if self.on_gpu else 0)]  # type: ignore[no-untyped-call]
         self.sent = self.taken = 0
+        self.waited = 0.0
+        """Seconds that the last `take` took."""
 
     def __len__(self) -> int:
         return self.sent - self.taken
@@ -126,7 +129,9 @@ class Mailbox:
         """Return the oldest result."""
         place = self.taken % len(self.letters)
         if self.on_gpu:
+            started = time.perf_counter()
             self.arrived[place].synchronize()
+            self.waited = time.perf_counter() - started
         self.taken += 1
         result: list[float] = self.letters[place].tolist()
         return result

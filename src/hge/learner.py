@@ -112,8 +112,8 @@ class Learner:
     def _run(self, pulled: deque[Batch], stream: Iterator[Batch]) -> Iterator[Step]:
         """Algorithm 1 for a run of batches that the expert in use accepts: train, and nothing else happens.
 
-        The run ends at the first batch that is not accepted, or where R owes an outlier its training, or the
-        organisation its upkeep. Batches that were pulled from the stream and not learned are left in `pulled`.
+        The run ends before the first batch that is not accepted, with the one at which R owes an outlier its training,
+        or before the one at which the organisation owes its upkeep. What was pulled and not learned stays in `pulled`.
         """
         expert, config = self.experts[self.last_used], self.config
         rivals = [] if config.sticky else [e for e in self.tree.experts if e != expert.id]
@@ -122,14 +122,15 @@ class Learner:
         for loss in self.pool.train_run(expert.id, items, expert.losses, config.epsilon, rivals):
             entry = RecentEntry(self.steps, pulled.popleft(), expert.id)
             bound = expert.losses.bound(config.epsilon)
+            self._trained = [(entry.step, expert.id)]
             self.recent.append(entry)
             self._remember(expert, entry, loss)
             if self.recent.full:
-                self.recent.popleft()
+                self._process_outlier()  # which trains at the end of a run only
             queried = 0 if config.sticky else len(rivals) + 1
             self.evaluations["gate"] += queried
             self.steps += 1
-            yield Step(entry.step, expert.id, loss, bound, False, queried, ((entry.step, expert.id),))
+            yield Step(entry.step, expert.id, loss, bound, False, queried, tuple(self._trained))
 
     def _run_length(self, expert: Expert) -> int:
         """Return how many batches may pass before anything but training the expert in use can be due."""
@@ -137,7 +138,7 @@ class Learner:
             return 0
         if not self.config.sticky and self.config.organisation != "flat":
             return 0  # the gate must be asked, and a tree answers to the host only
-        return min(self.recent.before_outlier, self.organisation.quiet(expert.id))
+        return min(self.recent.until_outlier, self.organisation.quiet(expert.id))
 
     def _learn(self, batch: Batch) -> Step:
         """Learn one batch that is on the pool's device."""
@@ -174,20 +175,22 @@ class Learner:
         else:
             self._train(best.expert, entry)
 
-        # Process outliers
-        if not self.recent.full:
-            return taken
+        if self.recent.full:
+            self._process_outlier()
+
+            # Detect task switches
+            if self.recent.all_high_loss:
+                self._review()
+        return taken
+
+    def _process_outlier(self) -> None:
+        """The second part of Algorithm 1: R is full. If its oldest batch is of high loss still, it was an outlier."""
         last = self.recent.oldest
         if last.high_loss:
             previous = self.experts[self.recent.previous_expert]
             self._train(previous, last)
             self.emit(OutlierSettled(self.steps, last.step, previous.id))
         self.recent.popleft()
-
-        # Detect task switches
-        if self.recent.all_high_loss:
-            self._review()
-        return taken
 
     def _review(self) -> None:
         """The last part of Algorithm 1: the loss stays high. Another task, or has training become unstable?"""

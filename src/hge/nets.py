@@ -143,7 +143,7 @@ class ChannelsLastUnflatten(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return images, their channels last in memory."""
-        return x.unflatten(1, self.shape).permute(0, 3, 1, 2)
+        return x.view(len(x), *self.shape).permute(0, 3, 1, 2)
 
 
 class ResNet18(nn.Module):

@@ -38,8 +38,10 @@ from hge.training import (
 )
 from hge.types import Batch, as_float
 
-AHEAD = 1
-"""Steps that a GPU is given before the host hears of the first. After a refusal it skips as many."""
+AHEAD = 3
+"""Steps that a GPU is given, at the most, before the host hears of the first. After a refusal it skips as many."""
+LONG_WAIT = 3e-4
+"""Seconds that the host waited for a step, above which the GPU is the slower of the two by far."""
 
 
 class StackedPool:
@@ -93,8 +95,9 @@ class StackedPool:
         net, score = self.spec.build(self.keys, expert, self.device)
         if self.idle and net is self.net:
             raise ValueError("net: got the same module from the factory twice, expected a new one for each expert")
-        for module in (net, score) if self.device.type == "cuda" else ():
-            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if self.device.type == "cuda":
+            net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            score.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         optimiser = build_optimiser(self.spec.optimiser, net.parameters())
         tensors = _own_tensors(net, optimiser, score)
         gate = score.gate_tensors()
@@ -130,17 +133,17 @@ class StackedPool:
         self.visitor_memory = self.slot[:weights].clone()
         homes, own = self.layout.views(self.visitor_memory), len(list(net.buffers()))
         move_in([*homes[:own], *homes[running:]], [*self.visitor.buffers(), *self.visitor.parameters()])
-        self.mean, self.deviation = (torch.zeros((), dtype=torch.float64, device=device) for _ in range(2))
-        """Of the loss, during a run."""
-        self.stopped = torch.zeros((), device=device)
-        """1 after the first refusal of a run."""
+        self.statistics = torch.zeros(2, dtype=torch.float64, device=device)
+        """Mean and deviation of the loss, during a run."""
+        self.result = torch.zeros(2, device=device)
+        """What the host hears of a step: the loss, and whether the run has stopped."""
+        self.stopped = self.result[1]
         self.one = torch.ones((), device=device)
         self.place = torch.zeros(1, dtype=torch.int64, device=device)
         """The active expert's place in the stack."""
         self.noise = torch.Generator(device)
-        self.ahead = AHEAD if device.type == "cuda" else 0
-        self.mailbox = Mailbox(device, self.ahead + 1, width=2)
-        self.beside_score, self.beside_statistics = Side(device), Side(device)
+        self.mailbox = Mailbox(device, AHEAD + 1, width=2)
+        self.beside = Side(device)
         self.graphs = Graphs(device)
         self.draws = self._draws_random_numbers()
 
@@ -166,8 +169,7 @@ class StackedPool:
     ) -> Iterator[float]:
         """Give the device a few steps ahead; each of them finds out by itself whether it may train."""
         self._activate(expert)
-        self.mean.fill_(losses.mean)
-        self.deviation.fill_(losses.deviation)
+        self.statistics.copy_(torch.tensor([losses.mean, losses.deviation], dtype=torch.float64))
         self.stopped.zero_()
         self.refused = (-1, -1, nan)
         rule = Rule(epsilon, losses.alpha, losses.signed, self._admit(rivals))
@@ -183,7 +185,7 @@ class StackedPool:
                 rows = self.rows[expert] + sum(rows for _, rows in under_way)
                 refresh = self.score.refresh_due(rows, self.rows_at_refresh[expert])
                 # A model is drawn only from what has surely been learned, so all that is under way must arrive first.
-                while len(under_way) > (0 if refresh or item is None else self.ahead):
+                while len(under_way) > (0 if refresh or item is None else self._ahead()):
                     loss, skipped = self.mailbox.take()
                     step, rows = under_way.popleft()
                     if skipped:
@@ -226,6 +228,12 @@ class StackedPool:
         per_expert = self.slot.nbytes + self.gates.bytes // self.gates.capacity
         return {"bytes_per_expert": per_expert, "device_bytes": on_device + idle - host, "host_bytes": host}
 
+    def _ahead(self) -> int:
+        """Return how many steps to keep under way: one is enough where the host has to wait for the GPU anyway."""
+        if self.device.type != "cuda":
+            return 0
+        return 1 if self.mailbox.waited > LONG_WAIT else AHEAD
+
     def _launch(self, rule: Rule, stream: torch.cuda.Stream | None, expert: int, step: int, batch: Batch) -> None:
         """Start one training step."""
         if not self.rows[expert]:
@@ -248,43 +256,41 @@ class StackedPool:
         with self._arithmetic():
             before = self.running.clone()
             x = self._prepare(x)
-            with self.beside_score(), self._autocast():
+            with self.beside(), self._autocast():
                 self.score.study(x, noise)
-            with self._autocast(), mode_of(self.net, training=True, rows=len(x)):
-                loss = nn.functional.cross_entropy(self.net(x), y)
-            with self.beside_statistics(), torch.no_grad():
                 if rule.gates:
                     self._compare_scores(rule.gates, x)
-                mean, deviation = self._compare_loss(rule, loss.detach())
+            with self._autocast(), mode_of(self.net, training=True, rows=len(x)):
+                loss = nn.functional.cross_entropy(self.net(x), y)
             self.optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            self.beside_statistics.join()
+            self.beside.join()
+            updated = self._compare_loss(rule, loss.detach())
             torch._amp_foreach_non_finite_check_and_unscale_(gradients(self.net), self.stopped, self.one)
-            with self.beside_score():
+            with self.beside():
                 self.score.learn(self.stopped)
-            with self.beside_statistics(), torch.no_grad():
-                skipped = self.stopped > 0
-                torch.where(skipped, self.mean, mean, out=self.mean)
-                torch.where(skipped, self.deviation, deviation, out=self.deviation)
-                result = torch.stack([loss.detach(), self.stopped])
             masked_step(self.optimiser, self.stopped)
-            self.beside_score.join()
-            self.beside_statistics.join()
+            skipped = self.stopped > 0
+            torch.where(skipped, self.statistics, updated, out=self.statistics)
             if len(self.running):
                 self.running.copy_(torch.where(skipped, before, self.running))
+            self.beside.join()
             if rule.gates and self.score.network is not None:
                 for name, own in self.score.gate_tensors().items():
                     self.gates.tensors[name].index_copy_(0, self.place, own.detach()[None])
-        return result
+        return self.result
 
-    def _compare_loss(self, rule: Rule, loss: Tensor) -> tuple[Tensor, Tensor]:
+    def _compare_loss(self, rule: Rule, loss: Tensor) -> Tensor:
         """Stop if the loss is above the bound; return mean and deviation as `LossStats.update` would leave them."""
-        step = loss - self.mean
-        within = step <= rule.epsilon * self.deviation  # False if the loss is not a number
+        self.result[0].copy_(loss)
+        mean, deviation = self.statistics.unbind()
+        updated = torch.empty_like(self.statistics)
+        step = loss - mean
+        within = step <= rule.epsilon * deviation  # False if the loss is not a number
         torch.where(within, self.stopped, self.one, out=self.stopped)
-        mean = torch.add(self.mean, step, alpha=1 - rule.alpha)
-        deviation = torch.lerp(self.deviation, step if rule.signed else step.abs(), 1 - rule.alpha)
-        return mean, deviation
+        torch.add(mean, step, alpha=1 - rule.alpha, out=updated[0])
+        torch.lerp(deviation, step if rule.signed else step.abs(), 1 - rule.alpha, out=updated[1])
+        return updated
 
     def _compare_scores(self, gates: int, x: Tensor) -> None:
         """Stop if some rival's score is as low as that of the active expert (Algorithm 1 to the letter)."""
@@ -305,7 +311,9 @@ class StackedPool:
 
     def _score(self, experts: Sequence[int], batch_statistics: bool, x: Tensor) -> Tensor:
         """Return the scores of some experts, finite."""
-        with torch.no_grad(), self._arithmetic(), self._autocast():
+        # In half precision rather than bfloat16: three bits more tell neighbours apart, and nothing is trained here.
+        half = autocast(self.spec.precision, self.device, torch.float16)
+        with torch.no_grad(), self._arithmetic(), half:
             scores = self.score.stacked(self.gates.of(experts), self._prepare(x), batch_statistics=batch_statistics)
         return scores.float().nan_to_num(nan=UNSUITABLE, posinf=UNSUITABLE, neginf=UNSUITABLE)
 

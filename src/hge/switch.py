@@ -102,10 +102,10 @@ class RecentBuffer(Generic[T]):
         return not (len(self.entries) >= 2 and self.entries[-1].high_loss and self.entries[-2].high_loss)
 
     @property
-    def before_outlier(self) -> int:
-        """Batches that can be appended before one of high loss must be settled; a large number if there is none."""
+    def until_outlier(self) -> int:
+        """Batches to append until one of high loss is the oldest and R is full; many if there is none."""
         outlier = next((i for i, entry in enumerate(self.entries) if entry.high_loss), MANY)
-        return self.capacity - len(self.entries) + outlier - 1
+        return self.capacity - len(self.entries) + outlier
 
     @property
     def oldest(self) -> RecentEntry[T]:

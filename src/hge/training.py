@@ -106,9 +106,11 @@ def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
         cudnn.allow_tf32, cudnn.benchmark = before
 
 
-def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[None]:
-    """Let forward passes compute in bfloat16 where that is safe, if the precision says so."""
+def autocast(
+    precision: Precision, device: torch.device, dtype: torch.dtype = torch.bfloat16
+) -> AbstractContextManager[None]:
+    """Let forward passes compute in 16 bits where that is safe, if the precision says so."""
     if device.type != "cuda" or precision != "bf16":
         return nullcontext()
     # Without its cache: a cached copy of a weight would be outdated when a captured graph runs again.
-    return torch.autocast("cuda", torch.bfloat16, cache_enabled=False)
+    return torch.autocast("cuda", dtype, cache_enabled=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import cycle
 from math import inf, prod
 
 import torch
@@ -10,9 +11,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from hge.config import OptimiserConfig, ScoreConfig
+from hge.graphs import Side
 from hge.nets import Autoencoder, Shape
 from hge.scores.base import Score
 from hge.training import build_optimiser, gradients, has_batch_norm, masked_step, mode_of
+
+AT_A_TIME = 4
+"""Convolutional autoencoders that a GPU runs side by side; more do not make it faster."""
 
 
 class AutoencoderScore(Score):
@@ -51,11 +56,9 @@ class AutoencoderScore(Score):
     def study(self, x: Tensor, noise: Tensor | None) -> None:
         """Compute the gradient of the loss, the latent sampled by `noise`."""
         with mode_of(self.network, training=True, rows=len(x)):
-            mean, log_variance = self.net.encode(x)
-            latent = mean if noise is None else mean + (0.5 * log_variance).exp() * noise
-            loss = self._loss(x, self.net.decode(latent), mean, log_variance).mean()
+            loss = self(x, noise).mean()
             self.optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
         self.norm = nn.utils.get_total_norm(gradients(self.network))
 
     def learn(self, skip: Tensor) -> None:
@@ -77,10 +80,11 @@ class AutoencoderScore(Score):
         with mode_of(self.network, training=False, rows=len(x), batch_statistics=batch_statistics):
             return self(x)  # type: ignore[no-any-return]
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the loss of each row, in the network's present mode."""
+    def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
+        """Return the loss of each row, in the network's present mode; at the latent mean, or about it by the noise."""
         mean, log_variance = self.net.encode(x)
-        return self._loss(x, self.net.decode(mean), mean, log_variance)
+        latent = mean if noise is None else mean + (0.5 * log_variance).exp() * noise
+        return self._loss(x, self.net.decode(latent), mean, log_variance)
 
     def gate_tensors(self) -> dict[str, Tensor]:
         """Return all weights and running statistics."""
@@ -88,16 +92,22 @@ class AutoencoderScore(Score):
 
     @torch.no_grad()
     def stacked(self, tensors: Mapping[str, Tensor], x: Tensor, *, batch_statistics: bool) -> Tensor:
-        """Run the autoencoders as one; one after the other if they have a BatchNorm, which `vmap` slows down."""
+        """Run the autoencoders as one; each by itself, a few at a time, if a BatchNorm would make `vmap` slow."""
         with mode_of(self.network, training=False, rows=len(x), batch_statistics=batch_statistics):
             if not has_batch_norm(self.network):
                 scores: Tensor = vmap(lambda own: functional_call(self, own, (x,)))(dict(tensors))
                 return scores
-            experts = range(len(next(iter(tensors.values()))))
-            return torch.stack([functional_call(self, {n: t[e] for n, t in tensors.items()}, (x,)) for e in experts])
+            sides = [Side(x.device) for _ in range(AT_A_TIME)]
+            rows = []
+            for expert, side in zip(range(len(next(iter(tensors.values())))), cycle(sides), strict=False):
+                with side():
+                    rows.append(functional_call(self, {n: t[expert] for n, t in tensors.items()}, (x,)))
+            for side in sides:
+                side.join()
+            return torch.stack(rows)
 
     def _loss(self, x: Tensor, reconstruction: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
-        error = (reconstruction - x).square().flatten(1).mean(1)
+        error = (reconstruction.float() - x).square().flatten(1).mean(1)
         if not self.variational:
             return error
         kl = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum(1)

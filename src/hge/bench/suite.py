@@ -15,7 +15,7 @@ from hge.bench.gates import GateRow, measure_gates
 from hge.bench.inference import InferenceRow, measure_inference
 from hge.bench.measure import FULL, SHORT, Plan
 from hge.bench.memory import MemoryRow, measure_memory
-from hge.bench.population import Images, LeftOut, Measure, PoolName, Subject, survey
+from hge.bench.population import Images, LeftOut, Measure, PoolName, Population, Subject, survey
 from hge.bench.steps import StepRow, measure_steps
 from hge.bench.stream import BATCH_SIZE
 from hge.bench.switches import SwitchRow, measure_switches
@@ -72,7 +72,9 @@ def bench(parts: Sequence[str], wishes: Wishes, tell: Callable[[str], None]) -> 
     document: dict[str, Any] = {section: [] for section in (*parts, "left_out")}
     for row in _rows(parts, wishes, tell):
         document[SECTIONS[type(row)]].append(asdict(row))
-    settings = asdict(wishes) | {"plan": asdict(wishes.plan), "batch_size": BATCH_SIZE}
+    # What "auto" chose.
+    pools = {str(subject): type(Population(subject).learner.pool).__name__ for subject in _subjects(wishes)}
+    settings = asdict(wishes) | {"plan": asdict(wishes.plan), "batch_size": BATCH_SIZE, "pools": pools}
     return document | {"settings": settings, "protocol": {"device": device_name(wishes.device)} | environment()}
 
 

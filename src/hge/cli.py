@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from hge import data_commands
-from hge.bench import bench_data
+from hge import bench_commands, data_commands
 from hge.config import RunConfig, override
 from hge.data.catalogue import SCENARIOS
 from hge.data.datasets import data_folder, find
@@ -26,7 +25,7 @@ from hge.learner import Learner, Step
 from hge.organise import organise
 from hge.pool import resolve_device
 from hge.recipes import METHODS, PAPER, RECIPES, build_config
-from hge.record import read_result, write_json
+from hge.record import read_result
 from hge.report import ORGANISATIONS, trees_of, write_report, write_trees
 from hge.run import build_scenario, check, run
 
@@ -37,8 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_commands.app, name="data")
-bench_app = typer.Typer(help="Measure speed, in ratios within one run.", no_args_is_help=True)
-app.add_typer(bench_app, name="bench")
+app.add_typer(bench_commands.app, name="bench")
 console = Console()
 
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
@@ -123,23 +121,6 @@ def trees(
             console.print(f"[bold]{folder.name}: {name}[/bold]\n{tree_text(drawn.tree)}", highlight=False)
             (folder / f"tree-{name}.dot").write_text(tree_dot(drawn), encoding="utf-8")
     console.print(f"Page: {write_trees(folders, out)}", soft_wrap=True)
-
-
-@bench_app.command("data")
-def bench_data_command(
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
-    data: DataFolder = None,
-    out: Annotated[Path | None, typer.Option(help="JSON file for the figures.")] = None,
-) -> None:
-    """Compare the cost of making batches with that of training on them (CIFAR-10, ResNet-18)."""
-    with console.status("measuring"):
-        figures = bench_data(resolve_device(device), data)
-    table = Table("", "", box=None, show_header=False)
-    for name in ("images", "load_seconds", "batch_ms", "training_step_ms", "data_share_percent"):
-        table.add_row(name.replace("_", " "), str(figures[name]))
-    console.print(table)
-    if out is not None:
-        write_json(out, figures)
 
 
 @app.command()

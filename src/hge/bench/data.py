@@ -1,4 +1,4 @@
-"""Speed in ratios, measured within one run."""
+"""What making a batch costs beside training on it."""
 
 from __future__ import annotations
 

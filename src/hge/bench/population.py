@@ -1,0 +1,190 @@
+"""A learner with as many promoted experts as a measurement needs, without streaming a whole task for each."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from hge.bench.measure import Plan
+from hge.bench.stream import SyntheticTask, synthetic_scenario
+from hge.config import LearnerConfig, OptimiserConfig, RunConfig, ScoreConfig
+from hge.keys import Keys
+from hge.learner import Learner
+from hge.nets import Shape
+from hge.pivots import build_tree
+from hge.plain import Precision, ScoreName, arithmetic
+from hge.run import build_pool
+from hge.settling import SettlingOrganisation
+from hge.switch import RecentEntry
+from hge.types import Batch
+
+Images = Literal["28x28", "32x32x3"]
+PoolName = Literal["auto", "eager", "stacked"]
+
+LEARNING_RATE = 0.05
+TAUGHT = {"subspace": 2, "autoencoder": 20}
+"""Batches of its own task on which each expert is trained: enough for the gate to know it."""
+PLACES = 2
+"""Remembered batches per expert from which a tree is built."""
+USABLE_MEMORY = 0.7
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is measured: networks, images and score, and how they are computed."""
+
+    net: str
+    images: Images
+    score: ScoreName
+    device: str
+    pool: PoolName = "auto"
+    precision: Precision = "fp32"
+
+    def __str__(self) -> str:
+        return f"{self.net}, {self.images}, {self.score}"
+
+    @property
+    def shape(self) -> Shape:
+        """Shape of one image."""
+        return (1, 28, 28) if self.images == "28x28" else (3, 32, 32)
+
+    @property
+    def autoencoder(self) -> str:
+        """Network of the autoencoder score."""
+        return "mlp" if self.images == "28x28" else "conv"
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A number of experts that was not measured, and why."""
+
+    subject: Subject
+    experts: int
+    reason: str
+
+
+class Population:
+    """A learner whose experts are multiplied on demand; expert k knows task k."""
+
+    def __init__(self, subject: Subject, *, sticky: bool = True) -> None:
+        self.subject = subject
+        self.learner = _build_learner(subject, sticky)
+        self._seconds_per_expert = 0.0
+
+    @property
+    def size(self) -> int:
+        """Number of experts."""
+        return len(self.learner.experts)
+
+    def grow(self, experts: int) -> None:
+        """Add promoted experts up to this number, each trained a little on its own task; the last one is in use.
+
+        This and `teach` reach into the learner: they do what creation, training and promotion would have done in a
+        flat organisation, but for the stream of batches that leads there.
+        """
+        learner, before, started = self.learner, self.size, time.perf_counter()
+        while self.size < experts or not learner.experts[-1].batches_trained:
+            if learner.experts[-1].batches_trained:
+                learner.tree.add(learner._new_expert().id)
+            newest = learner.experts[-1].id
+            self.teach(newest, self.task(newest).batches(0, TAUGHT[self.subject.score]))
+        self._seconds_per_expert = (time.perf_counter() - started) / max(self.size - before, 1)
+
+    def teach(self, expert: int, batches: Iterable[Batch]) -> None:
+        """Train an expert, whatever the gate would say."""
+        learner = self.learner
+        for batch in batches:
+            learner._train(learner.experts[expert], RecentEntry(learner.steps, batch))
+            learner.steps += 1
+
+    def obstacle(self, experts: int, plan: Plan) -> LeftOut | None:
+        """Say why so many experts are out of reach, if they are."""
+        missing = experts - self.size
+        memory = missing * self.learner.pool.memory()["bytes_per_expert"] / 1e9
+        available = USABLE_MEMORY * _free_memory(self.subject.device) / 1e9
+        if memory > available:
+            return LeftOut(self.subject, experts, f"needs {memory:.0f} GB more, {available:.0f} are free")
+        seconds = missing * self._seconds_per_expert
+        if seconds > plan.setup_seconds:
+            reason = f"would take {seconds:.0f} s to set up, {plan.setup_seconds:.0f} are allowed"
+            return LeftOut(self.subject, experts, reason)
+        return None
+
+    def task(self, number: int, *, batches: int | None = None) -> SyntheticTask:
+        """Return the images of a task: as many as an expert was taught, or more."""
+        batches = batches or TAUGHT[self.subject.score]
+        return SyntheticTask(number, self.subject.shape, self.subject.device, batches=batches)
+
+    def as_tree(self) -> Learner:
+        """Return a learner with the same experts, organised as a tree."""
+        learner, rows = copy(self.learner), 0
+        tree = SettlingOrganisation(None, lambda event: None, 1, PLACES, np.random.default_rng(0))  # type: ignore[arg-type]
+        board, everyone = tree.board, range(self.size)
+        board.batch, board.low = (np.empty((self.size, self.size, PLACES)) for _ in range(2))
+        for owner in everyone:
+            for place, batch in enumerate(self.task(owner).batches(0, PLACES)):
+                scores = learner.pool.scores(everyone, batch.x, batch_statistics=False)
+                together = learner.pool.uses_batch_statistics
+                means = learner.batch_scores(everyone, batch.x) if together else scores.mean(axis=1)
+                board.batch[:, owner, place] = means
+                board.low[:, owner, place] = np.where(scores[owner] < scores, scores, np.inf).min(axis=1)
+                board.own_rows[owner, place] = 0, scores[owner]
+                rows = len(batch)
+        board.batch_rows = rows
+        tree.tree = build_tree(everyone, board.batch, tree.rng)
+        tree.margins = board.margins(tree.tree)
+        learner.organisation = tree
+        return learner
+
+
+Measure = Callable[[Population, Plan], Iterator[Any]]
+"""(a population, how long) -> rows of a table: what was measured, and with it `LeftOut` for what was not."""
+
+
+def survey(
+    subject: Subject, experts: Sequence[int], measures: Sequence[Measure], plan: Plan, tell: Callable[[str], None]
+) -> Iterator[Any]:
+    """Grow a population from number to number, and yield what is measured on each."""
+    with arithmetic(subject.precision):
+        population = Population(subject)
+        for number in sorted(experts):
+            tell(f"{subject}: {number} experts")
+            if obstacle := population.obstacle(number, plan):
+                yield obstacle
+                return
+            population.grow(number)
+            for measure in measures:
+                yield from measure(population, plan)
+
+
+def _build_learner(subject: Subject, sticky: bool) -> Learner:
+    config = RunConfig(
+        scenario="synthetic",
+        device=subject.device,
+        net=subject.net,
+        autoencoder=subject.autoencoder,
+        pool=subject.pool,
+        precision=subject.precision,
+        learner=LearnerConfig(sticky=sticky),
+        optimiser=OptimiserConfig(lr=LEARNING_RATE),
+        score=ScoreConfig(name=subject.score),
+    )
+    keys = Keys(0)
+    pool = build_pool(config, synthetic_scenario(subject.shape), keys)
+    return Learner(config.learner, pool, keys, lambda event: None)
+
+
+def _free_memory(device: str) -> int:
+    if device.startswith("cuda"):
+        # What torch holds but does not use is free, too.
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + unused
+    pages = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"  # macOS tells less
+    return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")

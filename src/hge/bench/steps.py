@@ -1,0 +1,165 @@
+"""Training: Gated Experts against the plain loop, on the same batches, in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import torch
+
+from hge.bench.measure import Plan, Spread, take_turns
+from hge.bench.population import LEARNING_RATE, LeftOut, Population, Subject
+from hge.bench.stream import CLASSES, SyntheticTask
+from hge.learner import Learner
+from hge.plain import Graphed, Model, Step, Trainer, arithmetic
+from hge.types import Batch
+
+EPOCH = 128
+"""Batches of the timed task before its rows come again."""
+FEWEST_BATCHES = 10
+LONGEST = 2.0
+"""The slowest loop may take so many times the length of a turn."""
+
+
+@dataclass(frozen=True)
+class StepRow:
+    """What a loop takes per batch, with so many experts."""
+
+    subject: Subject
+    experts: int
+    loop: str
+    """plain eager, plain graphed, GE sticky or GE literal."""
+    milliseconds: Spread
+    ratio_to_eager: Spread
+    """The eager plain loop's time for the same batches over this one's: 1 is as fast, lower is slower."""
+    ratio_to_graphed: Spread | None
+    batches: int
+    """Timed batches, all turns together."""
+    set_aside: int
+    """Of these, how many were refused, and waited for a verdict."""
+    created: int
+    """Experts that were created while the time ran."""
+
+
+def measure_steps(
+    subject: Subject, experts: Sequence[int], plan: Plan, tell: Callable[[str], None]
+) -> Iterator[StepRow | LeftOut]:
+    """Yield the rows of all loops, for each number of experts."""
+    with arithmetic(subject.precision):
+        sticky, literal = (Population(subject, sticky=sticky) for sticky in (True, False))
+        for number in sorted(experts):
+            tell(f"steps: {subject}, {number} experts")
+            for population in (sticky, literal):
+                if obstacle := population.obstacle(number, plan):
+                    yield obstacle
+                    return
+                population.grow(number)
+            task = sticky.task(number - 1, batches=EPOCH)
+            loops: dict[str, Loop] = {
+                **_plain_loops(subject, next(task.batches(0, 1))),
+                "GE sticky": GatedLoop(sticky.learner),
+                "GE literal": GatedLoop(literal.learner),
+            }
+            yield from _race(subject, number, loops, task, plan)
+
+
+@dataclass
+class PlainLoop:
+    """The plain loop, eager or graphed."""
+
+    step: Step
+    set_aside: int = 0
+    created: int = 0
+
+    def learn(self, batches: Iterable[Batch]) -> None:
+        """Train on all batches."""
+        for batch in batches:
+            self.step(batch.x, batch.y)
+
+
+@dataclass
+class GatedLoop:
+    """Algorithm 1, and a count of what it does beside training."""
+
+    learner: Learner
+    set_aside: int = field(default=0, init=False)
+    created: int = field(default=0, init=False)
+
+    def learn(self, batches: Iterable[Batch]) -> None:
+        """Learn all batches."""
+        before = len(self.learner.experts)
+        self.set_aside += sum(step.set_aside for step in self.learner.learn_all(batches))
+        self.created += len(self.learner.experts) - before
+
+
+Loop = PlainLoop | GatedLoop
+
+
+@dataclass
+class Runner:
+    """A loop on its way through a task's stream: every runner meets the same batches in the same order."""
+
+    loop: Loop
+    task: SyntheticTask
+    position: int = 0
+
+    def run(self, batches: int) -> None:
+        """Learn the next batches."""
+        self.loop.learn(self.task.batches(self.position, batches))
+        self.position += batches
+
+
+def _plain_loops(subject: Subject, batch: Batch) -> dict[str, Loop]:
+    model = Model(
+        subject.net, subject.score, subject.autoencoder, subject.shape, CLASSES, subject.precision, LEARNING_RATE
+    )
+    device = torch.device(subject.device)
+    loops: dict[str, Loop] = {"plain eager": PlainLoop(Trainer(model, device).step)}
+    if device.type == "cuda":
+        loops["plain graphed"] = PlainLoop(Graphed(Trainer(model, device), batch.x, batch.y).step)
+    return loops
+
+
+def _race(
+    subject: Subject, experts: int, loops: Mapping[str, Loop], task: SyntheticTask, plan: Plan
+) -> Iterator[StepRow]:
+    """Time all loops on one task's stream."""
+    device, runners = subject.device, {name: Runner(loop, task) for name, loop in loops.items()}
+    turns = {name: partial(runner.run, plan.warm_up) for name, runner in runners.items()}
+    take_turns(turns, 1, device)
+    pace = {name: own[0] / plan.warm_up for name, own in take_turns(turns, 1, device).items()}
+    counts = _batches_per_turn(pace, plan)
+    turns = {name: partial(runner.run, counts[name]) for name, runner in runners.items()}
+    take_turns(turns, 1, device)  # not counted: a young expert's basis is drawn anew often
+    for loop in loops.values():
+        loop.set_aside = loop.created = 0
+    times = {n: [s / counts[n] for s in own] for n, own in take_turns(turns, plan.repeats, device).items()}
+    for name, loop in loops.items():
+        yield StepRow(
+            subject,
+            experts,
+            name,
+            Spread.of(1e3 * s for s in times[name]),
+            _ratio(times["plain eager"], times[name]),
+            _ratio(times["plain graphed"], times[name]) if "plain graphed" in times else None,
+            batches=counts[name] * plan.repeats,
+            set_aside=loop.set_aside,
+            created=loop.created,
+        )
+
+
+def _batches_per_turn(pace: Mapping[str, float], plan: Plan) -> dict[str, int]:
+    """As many for all loops as fill a turn of the fastest, if that does not take too long for the slowest.
+
+    On a GPU the eager loop is no floor but a curiosity, ten times slower: it gets fewer.
+    """
+    in_time = [seconds for name, seconds in pace.items() if name != "plain eager" or "plain graphed" not in pace]
+    count = max(FEWEST_BATCHES, round(plan.turn_seconds * min(1 / min(in_time), LONGEST / max(in_time))))
+    eager = count if "plain graphed" not in pace else max(FEWEST_BATCHES, count // 10)
+    return {name: eager if name == "plain eager" else count for name in pace}
+
+
+def _ratio(floor: Sequence[float], own: Sequence[float]) -> Spread:
+    """Turn by turn: what slowed the machine in one of them slowed both."""
+    return Spread.of(a / b for a, b in zip(floor, own, strict=True))

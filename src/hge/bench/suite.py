@@ -1,0 +1,146 @@
+"""The whole bench: which subjects are measured with how many experts, by default, and the document that comes of it."""
+
+from __future__ import annotations
+
+import gc
+import platform
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hge.bench.gates import GateRow, measure_gates
+from hge.bench.inference import InferenceRow, measure_inference
+from hge.bench.measure import FULL, SHORT, Plan
+from hge.bench.memory import MemoryRow, measure_memory
+from hge.bench.population import Images, LeftOut, Measure, PoolName, Population, Subject, survey
+from hge.bench.steps import StepRow, measure_steps
+from hge.bench.stream import BATCH_SIZE
+from hge.bench.switches import SwitchRow, measure_switches
+from hge.plain import Precision, ScoreName
+from hge.record import environment
+
+SECTIONS: dict[type, str] = {
+    StepRow: "steps",
+    GateRow: "gates",
+    SwitchRow: "switches",
+    InferenceRow: "inference",
+    MemoryRow: "memory",
+    LeftOut: "left_out",
+}
+"""Where the rows of each kind stand in the document."""
+PARTS = ("steps", "gates", "switches", "inference", "memory")
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the caller asked for; None: whatever is usual on the device."""
+
+    device: str
+    net: str | None = None
+    score: ScoreName | None = None
+    experts: tuple[int, ...] | None = None
+    pool: PoolName = "auto"
+    precision: Precision = "fp32"
+    short: bool = False
+
+    @property
+    def plan(self) -> Plan:
+        """How long is measured."""
+        return SHORT if self.short else FULL["cuda" if self.on_gpu else "cpu"]
+
+    @property
+    def on_gpu(self) -> bool:
+        """The device is a GPU."""
+        return self.device.startswith("cuda")
+
+    @property
+    def nets(self) -> tuple[str, ...]:
+        """ResNet-18 takes a second per step on a CPU: only if asked for."""
+        return (self.net,) if self.net else ("mlp", "resnet18") if self.on_gpu else ("mlp",)
+
+    @property
+    def scores(self) -> tuple[ScoreName, ...]:
+        """Which scores."""
+        return (self.score,) if self.score else ("subspace", "autoencoder")
+
+
+def bench(parts: Sequence[str], wishes: Wishes, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Measure some of `PARTS`; return the document for the JSON file."""
+    document: dict[str, Any] = {section: [] for section in (*parts, "left_out")}
+    for row in _rows(parts, wishes, tell):
+        document[SECTIONS[type(row)]].append(asdict(row))
+    # What "auto" chose.
+    pools = {str(subject): type(Population(subject).learner.pool).__name__ for subject in _subjects(wishes)}
+    settings = asdict(wishes) | {"plan": asdict(wishes.plan), "batch_size": BATCH_SIZE, "pools": pools}
+    return document | {"settings": settings, "protocol": {"device": device_name(wishes.device)} | environment()}
+
+
+def device_name(device: str) -> str:
+    """Name the processor or the GPU that does the work."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
+
+
+def _rows(parts: Sequence[str], wishes: Wishes, tell: Callable[[str], None]) -> Iterator[Any]:
+    """Measure one subject after the other; what one leaves in memory is freed before the next begins."""
+    plan = wishes.plan
+    for subject in _subjects(wishes):
+        if "steps" in parts:
+            yield from measure_steps(subject, wishes.experts or _usual("steps", subject, wishes), plan, tell)
+            _free_memory(wishes)
+        for member, measures in _surveys(subject):
+            asked = {part: measure for part, measure in measures.items() if part in parts}
+            if asked:
+                numbers = wishes.experts or _usual(min(asked), member, wishes)
+                yield from survey(member, numbers, list(asked.values()), plan, tell)
+                _free_memory(wishes)
+        for number in wishes.experts or _usual("switches", subject, wishes) if "switches" in parts else ():
+            if number > 1:
+                yield from survey(subject, (number,), (measure_switches,), plan, tell)
+                _free_memory(wishes)
+
+
+def _subjects(wishes: Wishes) -> Iterator[Subject]:
+    for net in wishes.nets:
+        images: Images = "28x28" if net == "mlp" else "32x32x3"
+        for score in wishes.scores:
+            yield Subject(net, images, score, wishes.device, wishes.pool, wishes.precision)
+
+
+def _surveys(subject: Subject) -> list[tuple[Subject, Mapping[str, Measure]]]:
+    """Say what can be measured on one population."""
+    gates: dict[str, Measure] = {"gates": measure_gates}
+    others: dict[str, Measure] = {"inference": measure_inference, "memory": measure_memory}
+    if subject.net == "mlp":
+        return [(subject, gates | others)]
+    # A thousand large networks would not fit; the gate does not ask them, so small ones stand in.
+    return [(replace(subject, net="mlp"), gates), (subject, others)]
+
+
+def _usual(part: str, subject: Subject, wishes: Wishes) -> tuple[int, ...]:
+    """Return the numbers of experts that are measured unless others are asked for."""
+    autoencoder = subject.score == "autoencoder"
+    if wishes.short:
+        return (5,) if part == "switches" else (1, 5) if autoencoder else (1, 20)
+    if part == "switches":
+        return (20,)
+    if subject.net != "mlp":
+        return (1, 20)
+    if part == "steps":
+        return (1, 20) if autoencoder and not wishes.on_gpu else (1, 5, 20, 100)
+    if autoencoder and subject.images == "32x32x3":
+        return (1, 5, 20)
+    return (1, 5, 20, 100, 1000)
+
+
+def _free_memory(wishes: Wishes) -> None:
+    gc.collect()  # a learner and its organisation refer to each other
+    if wishes.on_gpu:
+        torch.cuda.empty_cache()

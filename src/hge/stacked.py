@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from math import inf, nan
@@ -118,7 +118,7 @@ class StackedPool:
     def _furnish(self, net: nn.Module, optimiser: torch.optim.Optimizer, score: Score) -> None:
         """Make the slot and the visitor out of the first expert's networks."""
         device = self.device
-        self.net, self.optimiser, self.score = net, optimiser, score
+        self.net, self.optimiser, self.score = net.train(), optimiser, score
         tensors = _own_tensors(net, optimiser, score)
         self.layout = Layout(tensors)
         self.slot = self.layout.allocate(device)
@@ -260,7 +260,7 @@ class StackedPool:
                 self.score.study(x, noise)
                 if rule.gates:
                     self._compare_scores(rule.gates, x)
-            with self._autocast(), mode_of(self.net, training=True, rows=len(x)):
+            with self._autocast(), self._training_mode(len(x)):
                 loss = nn.functional.cross_entropy(self.net(x), y)
             self.optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -279,6 +279,16 @@ class StackedPool:
                 for name, own in self.score.gate_tensors().items():
                     self.gates.tensors[name].index_copy_(0, self.place, own.detach()[None])
         return self.result
+
+    @contextmanager
+    def _training_mode(self, rows: int) -> Iterator[None]:
+        """The slot's network is always in training mode, but a single row has no batch statistics."""
+        if rows > 1:
+            yield
+            return
+        with mode_of(self.net, training=True, rows=rows):
+            yield
+        self.net.train()
 
     def _compare_loss(self, rule: Rule, loss: Tensor) -> Tensor:
         """Stop if the loss is above the bound; return mean and deviation as `LossStats.update` would leave them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -43,9 +43,7 @@ class Graphs:
             return function(*inputs)
         if calls.graph is None:
             calls.capture(function, inputs)
-        for static, given in zip(calls.inputs, inputs, strict=True):
-            if static is not None and given is not None:
-                static.copy_(given)
+        torch._foreach_copy_(*_pairs(calls.inputs, inputs))
         assert calls.graph is not None
         calls.graph.replay()
         return calls.output
@@ -53,6 +51,10 @@ class Graphs:
     def forget(self) -> None:
         """Drop all graphs, since memory that they use has moved."""
         self.calls.clear()
+
+
+def _pairs(first: Sequence[Tensor | None], second: Sequence[Tensor | None]) -> tuple[list[Tensor], list[Tensor]]:
+    return [t for t in first if t is not None], [t for t in second if t is not None]
 
 
 @dataclass
@@ -67,7 +69,6 @@ class _Calls:
         self.inputs = tuple(None if i is None else i.clone() for i in inputs)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        gc.collect()
         gc.disable()  # an older graph that is collected during a capture ends the capture
         try:
             # Other threads may use the GPU meanwhile.

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from hge.config import OptimiserConfig, Precision, ScoreConfig
 from hge.gate import FloatArray
@@ -97,7 +98,11 @@ class PoolSpec:
         with keys.seeded("weights", expert, device=device):
             net = self.net(self.shape, self.outputs).to(device, torch.float32).eval()
             score = build_score(self.score, self.optimiser, self.autoencoder, self.shape)
-            return net, score.to(device, torch.float32).eval()
+            score.to(device, torch.float32).eval()
+        for module in (*net.modules(), *score.modules()):
+            if isinstance(module, _BatchNorm) and module.momentum is not None:
+                module.num_batches_tracked = None  # only a cumulative average needs it
+        return net, score
 
 
 class EagerPool:

@@ -133,8 +133,9 @@ class StackedPool:
         self.visitor_memory = self.slot[:weights].clone()
         homes, own = self.layout.views(self.visitor_memory), len(list(net.buffers()))
         move_in([*homes[:own], *homes[running:]], [*self.visitor.buffers(), *self.visitor.parameters()])
-        self.statistics = torch.zeros(2, dtype=torch.float64, device=device)
-        """Mean and deviation of the loss, during a run."""
+        self.numbers = torch.zeros(4, dtype=torch.float64, device=device)
+        self.statistics, (self.epsilon, self.weight) = self.numbers[:2], self.numbers[2:].unbind()
+        """Mean and deviation of the loss, during a run; ε; and 1 - α."""
         self.result = torch.zeros(2, device=device)
         """What the host hears of a step: the loss, and whether the run has stopped."""
         self.stopped = self.result[1]
@@ -169,10 +170,11 @@ class StackedPool:
     ) -> Iterator[float]:
         """Give the device a few steps ahead; each of them finds out by itself whether it may train."""
         self._activate(expert)
-        self.statistics.copy_(torch.tensor([losses.mean, losses.deviation], dtype=torch.float64))
+        numbers = [losses.mean, losses.deviation, epsilon, 1 - losses.alpha]
+        self.numbers.copy_(torch.tensor(numbers, dtype=torch.float64))
         self.stopped.zero_()
         self.refused = (-1, -1, nan)
-        rule = Rule(epsilon, losses.alpha, losses.signed, self._admit(rivals))
+        rule = Rule(losses.signed, self._admit(rivals))
         under_way: deque[tuple[int, int]] = deque()
         source = iter(items)
         stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
@@ -262,10 +264,11 @@ class StackedPool:
                     self._compare_scores(rule.gates, x)
             with self._autocast(), self._training_mode(len(x)):
                 loss = nn.functional.cross_entropy(self.net(x), y)
+            with self.beside():
+                updated = self._compare_loss(rule, loss.detach())
             self.optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             self.beside.join()
-            updated = self._compare_loss(rule, loss.detach())
             torch._amp_foreach_non_finite_check_and_unscale_(gradients(self.net), self.stopped, self.one)
             with self.beside():
                 self.score.learn(self.stopped)
@@ -296,10 +299,10 @@ class StackedPool:
         mean, deviation = self.statistics.unbind()
         updated = torch.empty_like(self.statistics)
         step = loss - mean
-        within = step <= rule.epsilon * deviation  # False if the loss is not a number
+        within = step <= self.epsilon * deviation  # False if the loss is not a number
         torch.where(within, self.stopped, self.one, out=self.stopped)
-        torch.add(mean, step, alpha=1 - rule.alpha, out=updated[0])
-        torch.lerp(deviation, step if rule.signed else step.abs(), 1 - rule.alpha, out=updated[1])
+        torch.addcmul(mean, step, self.weight, out=updated[0])
+        torch.lerp(deviation, step if rule.signed else step.abs(), self.weight, out=updated[1])
         return updated
 
     def _compare_scores(self, gates: int, x: Tensor) -> None:
@@ -403,11 +406,10 @@ class StackedPool:
 
 @dataclass(frozen=True)
 class Rule:
-    """When a batch is refused."""
+    """How a batch is judged; each rule is a graph of its own."""
 
-    epsilon: float
-    alpha: float
     signed: bool
+    """The paper's signed deviation."""
     gates: int
     """Experts whose scores are compared first; 0: none (sticky)."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -43,7 +43,9 @@ class Graphs:
             return function(*inputs)
         if calls.graph is None:
             calls.capture(function, inputs)
-        torch._foreach_copy_(*_pairs(calls.inputs, inputs))
+        for static, given in zip(calls.inputs, inputs, strict=True):
+            if static is not None and given is not None:
+                static.copy_(given)
         assert calls.graph is not None
         calls.graph.replay()
         return calls.output
@@ -51,10 +53,6 @@ class Graphs:
     def forget(self) -> None:
         """Drop all graphs, since memory that they use has moved."""
         self.calls.clear()
-
-
-def _pairs(first: Sequence[Tensor | None], second: Sequence[Tensor | None]) -> tuple[list[Tensor], list[Tensor]]:
-    return [t for t in first if t is not None], [t for t in second if t is not None]
 
 
 @dataclass

@@ -95,7 +95,8 @@ class Population:
                 learner.tree.add(learner._new_expert().id)
             newest = learner.experts[-1].id
             self.teach(newest, self.task(newest).batches(0, TAUGHT[self.subject.score]))
-        self._seconds_per_expert = (time.perf_counter() - started) / max(self.size - before, 1)
+        if self.size > max(before, 2):  # the first ones take longer: libraries are loaded, kernels chosen
+            self._seconds_per_expert = (time.perf_counter() - started) / (self.size - before)
 
     def teach(self, expert: int, batches: Iterable[Batch]) -> None:
         """Train an expert, whatever the gate would say."""

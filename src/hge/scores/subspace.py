@@ -15,9 +15,9 @@ from torch import Tensor
 from hge.scores.base import Score
 
 MOST_COMPONENTS = 64
-REFRESH_GROWTH = 1.2
+REFRESH_GROWTH = 1.25
 """The model is drawn anew when the expert has seen this many times the rows it had seen the last time."""
-POWER_ITERATIONS = 3
+POWER_ITERATIONS = 2
 OVERSAMPLING = 8
 PRIOR_ROWS = 4.0
 """The covariance is shrunk towards an isotropic one as if that had been seen in so many rows."""
@@ -80,22 +80,19 @@ class SubspaceScore(Score):
 
     @torch.no_grad()
     def study(self, x: Tensor, noise: Tensor | None) -> None:
-        """Centre the rows; and on a GPU, where this runs beside the expert's own training, multiply them, too."""
+        """Centre the rows."""
         self.centred = x.flatten(1) - self.centre
-        if x.is_cuda:
-            with torch.autocast("cuda", enabled=False):
-                self.new_total, self.new_products = self.centred.sum(0), self.centred.T @ self.centred
 
     @torch.no_grad()
     def learn(self, skip: Tensor) -> None:
         """Add the rows that were studied to the sums."""
-        if skip.is_cuda:
-            keep = skip == 0  # chosen by it, not multiplied with it: zero times NaN is NaN
-            self.total.add_(torch.where(keep, self.new_total, 0.0))
-            self.products.add_(torch.where(keep, self.new_products, 0.0))
-        elif not skip:
-            self.total.add_(self.centred.sum(0))
-            self.products.addmm_(self.centred.T, self.centred)
+        if not skip.is_cuda:  # its value is at hand
+            centred = self.centred[: 0 if skip else None]
+        else:  # chosen, not multiplied: zero times NaN is NaN
+            centred = torch.where(skip == 0, self.centred, 0.0)
+        with torch.autocast(centred.device.type, enabled=False):
+            self.products.addmm_(centred.T, centred)
+        self.total.add_(centred.sum(0))
 
     def refresh_due(self, rows: int, at_refresh: int) -> bool:
         """Say whether the rows have grown by enough since the model was last drawn."""

@@ -33,7 +33,8 @@ def learned(x: torch.Tensor, batch_size: int = 32, components: int = 16) -> Subs
     for number, part in enumerate(x.split(batch_size)):
         teach(score, part, first=number == 0)
         score.refresh(number * batch_size + len(part))
-    score.refresh(len(x))  # once more: a few power iterations are not the last word
+    for _ in range(3):  # a few power iterations are not the last word
+        score.refresh(len(x))
     return score
 
 

@@ -88,6 +88,7 @@ class Graphed:
     """The same step as one CUDA graph with static inputs. Capturing it trains on the first batch `WARM_UP` times."""
 
     def __init__(self, trainer: Trainer, x: Tensor, y: Tensor) -> None:
+        self.trainer = trainer  # whose memory the graph writes to
         self.x, self.y = x.clone(), y.clone()
         side = torch.cuda.Stream(x.device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(x.device))

@@ -86,10 +86,11 @@ class SubspaceScore(Score):
     @torch.no_grad()
     def learn(self, skip: Tensor) -> None:
         """Add the rows that were studied to the sums."""
-        if not skip.is_cuda:  # its value is at hand
-            centred = self.centred[: 0 if skip else None]
-        else:  # chosen, not multiplied: zero times NaN is NaN
-            centred = torch.where(skip == 0, self.centred, 0.0)
+        centred = self.centred
+        if skip.is_cuda:
+            centred = torch.where(skip == 0, centred, 0.0)  # chosen, not multiplied: zero times NaN is NaN
+        elif skip:
+            return
         with torch.autocast(centred.device.type, enabled=False):
             self.products.addmm_(centred.T, centred)
         self.total.add_(centred.sum(0))

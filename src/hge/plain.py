@@ -10,6 +10,7 @@ channels last for convolutions, and on a GPU the whole step in one CUDA graph. R
 from __future__ import annotations
 
 import argparse
+import gc
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -97,8 +98,10 @@ class Graphed:
                 trainer.step(self.x, self.y)
         torch.cuda.current_stream(x.device).wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
+        gc.disable()  # an older graph that is collected during a capture ends the capture
         with torch.cuda.graph(self.graph):
             self.loss = trainer.step(self.x, self.y)
+        gc.enable()
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
         """Train on a batch of the captured size; the loss is overwritten by the next step."""

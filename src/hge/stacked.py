@@ -50,7 +50,7 @@ class StackedPool:
     def __init__(self, spec: PoolSpec, keys: Keys, device: torch.device) -> None:
         self.spec = spec
         self.keys = keys
-        self.device = device
+        self.device = torch.empty(0, device=device).device  # with its number
         self.idle: list[Tensor] = []
         """Each expert's memory while another one is in the slot."""
         self.trained: list[int] = []

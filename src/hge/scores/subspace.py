@@ -22,6 +22,8 @@ OVERSAMPLING = 8
 PRIOR_ROWS = 4.0
 """The covariance is shrunk towards an isotropic one as if that had been seen in so many rows."""
 SMALLEST_VARIANCE = 1e-6
+SMALLEST_SHARE = 1e-6
+"""Directions with less than this share of the variance are not told apart."""
 MODEL = ("mean", "basis", "offset", "variances", "noise")
 
 
@@ -105,16 +107,18 @@ class SubspaceScore(Score):
         shift = self.total / rows
         self.mean.copy_(self.centre + shift)
         covariance = torch.addr(self.products / rows, shift, shift, alpha=-1.0)
+        total = covariance.trace()
         basis = torch.cat([self.basis, self.spare]).T
         for _ in range(POWER_ITERATIONS):
-            basis, _ = torch.linalg.qr(covariance @ basis)
+            # With a little of what was there: the same directions, but never linearly dependent.
+            basis = _orthonormal(covariance @ basis + (SMALLEST_SHARE * total).clamp_min(1e-12) * basis)
         small = basis.T @ covariance @ basis
         # In double, since in single it may fail to converge where eigenvalues span many orders of magnitude; and on
         # the CPU, where a matrix this small is decomposed sooner.
         values, vectors = torch.linalg.eigh((small + small.T).double().cpu() / 2)
         directions = (basis @ vectors.flip(1).to(basis)).T
         top = values.flip(0)[: self.components].clamp_min(0).to(basis)
-        inputs, total = len(self.mean), covariance.trace()
+        inputs = len(self.mean)
         weight = PRIOR_ROWS / (rows + PRIOR_ROWS)
         prior = weight * total / inputs
         noise = (1 - weight) * (total - top.sum()).clamp_min(0) / (inputs - self.components) + prior
@@ -147,3 +151,11 @@ class SubspaceScore(Score):
         outside = (distance.float() - inside.sum(1)).clamp_min(0)
         volume = variances.log().sum(1) + (mean.shape[1] - self.components) * noise.log()
         return (outside / noise[:, None] + (inside / variances[:, :, None]).sum(1) + volume[:, None]) / 2
+
+
+def _orthonormal(columns: Tensor) -> Tensor:
+    """Return an orthonormal basis of the columns: Cholesky's, in double, which a GPU does without the host."""
+    wide = columns.double()
+    lower, _ = torch.linalg.cholesky_ex(wide.T @ wide)
+    basis: Tensor = torch.linalg.solve_triangular(lower, wide.T, upper=False).T
+    return basis.to(columns.dtype)

@@ -15,6 +15,7 @@ from hge.scores.autoencoder import AutoencoderScore
 from hge.scores.subspace import SubspaceScore
 
 NO_NOISE = torch.Generator()
+NO_LABELS = torch.empty(0, dtype=torch.int64)
 
 
 def digits() -> torch.Tensor:
@@ -24,7 +25,7 @@ def digits() -> torch.Tensor:
 def learned(x: torch.Tensor, batch_size: int = 32, components: int = 16) -> SubspaceScore:
     score = SubspaceScore(tuple(x.shape[1:]), components)
     for part in x.split(batch_size):
-        score.learn(part, NO_NOISE)
+        score.learn(part, NO_LABELS, NO_NOISE)
     score._refresh()  # what the stream holds at the end, not at the last power of 1.2
     return score
 
@@ -62,7 +63,7 @@ def test_subspace_finds_its_directions_behind_constant_inputs() -> None:
     captured = (score.basis[:, :16].T @ score.covariance @ score.basis[:, :16]).trace()
     assert captured > 0.99 * exact
     first = SubspaceScore((164,), 16)
-    first.learn(x[:128], NO_NOISE)
+    first.learn(x[:128], NO_LABELS, NO_NOISE)
     early = (first.basis[:, :16].T @ first.covariance @ first.basis[:, :16]).trace()
     assert early > 0.97 * torch.linalg.eigvalsh(first.covariance)[-16:].sum()
 
@@ -84,7 +85,7 @@ def test_subspace_scores_are_finite_whatever_comes(rows: int, inputs: int, scale
     x = scale * torch.randn(rows, inputs, generator=torch.Generator().manual_seed(seed))
     score = SubspaceScore((inputs,))
     for part in x.split(5):
-        score.learn(part, NO_NOISE)
+        score.learn(part, NO_LABELS, NO_NOISE)
         assert torch.isfinite(score.score(x, batch_statistics=False)).all()
         assert torch.isfinite(score.score(x + 1e3, batch_statistics=False)).all()
 
@@ -96,7 +97,7 @@ def test_subspace_state_does_not_grow() -> None:
     score = SubspaceScore((20,))
     empty = size(score)
     for step in range(50):
-        score.learn(torch.randn(16, 20, generator=torch.Generator().manual_seed(step)), NO_NOISE)
+        score.learn(torch.randn(16, 20, generator=torch.Generator().manual_seed(step)), NO_LABELS, NO_NOISE)
     assert size(score) == empty
 
 
@@ -104,7 +105,7 @@ def test_subspace_does_not_stop_learning_after_a_long_stream() -> None:
     """Running averages neither overflow nor freeze before the counts of a long life."""
     score = SubspaceScore((4,))
     score.rows.fill_(10**9)
-    score.learn(torch.ones(10**5, 4), NO_NOISE)
+    score.learn(torch.ones(10**5, 4), NO_LABELS, NO_NOISE)
     assert torch.isfinite(score.covariance).all()
     assert (score.mean > 0).all()
 
@@ -112,7 +113,7 @@ def test_subspace_does_not_stop_learning_after_a_long_stream() -> None:
 def autoencoder(config: ScoreConfig, optimiser: OptimiserConfig | None = None, net: str = "mlp") -> AutoencoderScore:
     torch.manual_seed(0)
     shape = (64,) if net == "mlp" else (3, 32, 32)
-    score = build_score(config, optimiser or OptimiserConfig(), AUTOENCODERS[net], shape)
+    score = build_score(config, optimiser or OptimiserConfig(), AUTOENCODERS[net], shape, outputs=10)
     assert isinstance(score, AutoencoderScore)
     return score
 
@@ -123,7 +124,7 @@ def test_autoencoder_score_is_deterministic_and_falls_with_training() -> None:
     before = score.score(x, batch_statistics=False)
     torch.testing.assert_close(before, score.score(x, batch_statistics=False), rtol=0, atol=0)
     for step in range(100):
-        score.learn(x, torch.Generator().manual_seed(step))
+        score.learn(x, NO_LABELS, torch.Generator().manual_seed(step))
     assert score.score(x, batch_statistics=False).mean() < before.mean()
 
 
@@ -144,7 +145,7 @@ def test_kl_weight_and_the_plain_autoencoder() -> None:
     torch.testing.assert_close(elbo.score(x, batch_statistics=False), error + kl / 64)
     noise = torch.Generator().manual_seed(1)
     state = noise.get_state()
-    plain.learn(x, noise)
+    plain.learn(x, NO_LABELS, noise)
     assert torch.equal(noise.get_state(), state), "the ablation draws no noise"
 
 
@@ -154,7 +155,7 @@ def test_convolutional_vae_does_not_diverge(optimiser: OptimiserConfig) -> None:
     score = autoencoder(ScoreConfig("autoencoder"), optimiser, net="conv")
     x = torch.rand(32, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     for step in range(8):
-        score.learn(x, torch.Generator().manual_seed(step))
+        score.learn(x, NO_LABELS, torch.Generator().manual_seed(step))
         value = score.score(x, batch_statistics=True).mean()
         assert torch.isfinite(value)
         assert value < 1e4
@@ -164,7 +165,7 @@ def test_log_variance_starts_at_zero_and_the_gradient_is_clipped() -> None:
     score = autoencoder(ScoreConfig("autoencoder"), OptimiserConfig(lr=1.0, momentum=0.0, weight_decay=0.0), net="conv")
     assert score.net.encode(torch.rand(2, 3, 32, 32))[1].abs().max() == 0
     before = [p.detach().clone() for p in score.net.parameters()]
-    score.learn(100 * torch.rand(8, 3, 32, 32), torch.Generator().manual_seed(0))
+    score.learn(100 * torch.rand(8, 3, 32, 32), NO_LABELS, torch.Generator().manual_seed(0))
     moved = sum(float((p.detach() - b).square().sum()) for p, b in zip(score.net.parameters(), before, strict=True))
     assert moved**0.5 <= 1.001
 

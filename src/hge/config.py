@@ -88,9 +88,9 @@ class OptimiserConfig:
 class ScoreConfig:
     """How suitable an expert is for an input: which score, and its settings."""
 
-    name: Literal["subspace", "autoencoder"] = "subspace"
+    name: Literal["subspace", "class-subspace", "autoencoder"] = "subspace"
     components: int = 0
-    """subspace: principal directions. 0: a quarter of the inputs, 64 at most."""
+    """subspaces: principal directions. 0: a quarter of the inputs, 64 at most (of a class: an eighth, 32)."""
     kl_weight: float | Literal["elbo"] = 1.0
     """autoencoder: weight of the KL divergence. 1 is the paper's, "elbo" is one over the number of inputs."""
     variational: bool = True

@@ -55,6 +55,12 @@ class ExpertPool(Protocol):
     def logits(self, expert: int, x: Tensor) -> Tensor:
         """Return the expert's answers [rows, outputs]; finite, too."""
 
+    def evidence(self, expert: int, x: Tensor) -> FloatArray:
+        """Return [rows, parts + outputs]: the parts of the expert's score, then its answers, each row by itself.
+
+        NaN in parts that say nothing.
+        """
+
 
 @dataclass(frozen=True)
 class PoolSpec:
@@ -91,7 +97,7 @@ class EagerPool:
         spec = self.spec
         with self.keys.seeded("weights", expert, device=self.device):
             net = spec.net(spec.shape, spec.outputs).to(self.device, torch.float32).eval()
-            score = build_score(spec.score, spec.optimiser, spec.autoencoder, spec.shape)
+            score = build_score(spec.score, spec.optimiser, spec.autoencoder, spec.shape, spec.outputs)
             score = score.to(self.device, torch.float32).eval()
         if any(net is member.net for member in self.members):
             raise ValueError("net: got the same module from the factory twice, expected a new one for each expert")
@@ -124,7 +130,7 @@ class EagerPool:
                     buffer.copy_(before)
                 return nan
             member.optimiser.step()
-        member.score.learn(x, self.keys.generator("noise", step, expert, device=self.device))
+        member.score.learn(x, batch.y, self.keys.generator("noise", step, expert, device=self.device))
         return float(loss.detach())
 
     @torch.no_grad()
@@ -140,6 +146,12 @@ class EagerPool:
         """Return the answers under running statistics."""
         out: Tensor = self.members[expert].net(as_float(x))
         return out.nan_to_num()
+
+    @torch.no_grad()
+    def evidence(self, expert: int, x: Tensor) -> FloatArray:
+        """Ask the score for its parts and the net for its answers."""
+        parts = self.members[expert].score.parts(as_float(x))
+        return np.asarray(torch.cat([parts, self.logits(expert, x)], dim=1).double().cpu())
 
 
 def resolve_device(name: str) -> str:

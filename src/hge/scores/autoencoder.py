@@ -25,7 +25,7 @@ class AutoencoderScore(nn.Module):
         self.clip_norm = optimiser.clip_norm
         self.optimiser = build_optimiser(optimiser, net.parameters())
 
-    def learn(self, x: Tensor, generator: torch.Generator) -> None:
+    def learn(self, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
         """Take one optimiser step; the latent is sampled (unless the ablation says not to)."""
         with mode_of(self.net, training=True, rows=len(x)):
             mean, log_variance = self.net.encode(x)
@@ -47,6 +47,10 @@ class AutoencoderScore(nn.Module):
         with mode_of(self.net, training=False, rows=len(x), batch_statistics=batch_statistics):
             mean, log_variance = self.net.encode(x)
             return self._loss(x, self.net.decode(mean), mean, log_variance)
+
+    def parts(self, x: Tensor) -> Tensor:
+        """Return [rows, 1]: the score."""
+        return self.score(x, batch_statistics=False)[:, None]
 
     def _loss(self, x: Tensor, reconstruction: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
         error = (reconstruction - x).square().flatten(1).mean(1)

@@ -26,7 +26,7 @@ class SubspaceScore(nn.Module):
 
     >>> x = torch.randn(256, 8, generator=torch.Generator().manual_seed(0))
     >>> score = SubspaceScore(shape=(8,))
-    >>> score.learn(x, torch.Generator())
+    >>> score.learn(x, torch.zeros(256), torch.Generator())
     >>> own, far = score.score(x, batch_statistics=False).mean(), score.score(x + 9, batch_statistics=False).mean()
     >>> bool(own < far)
     True
@@ -56,7 +56,7 @@ class SubspaceScore(nn.Module):
         self.register_buffer("noise", torch.ones(()))
 
     @torch.no_grad()
-    def learn(self, x: Tensor, generator: torch.Generator) -> None:
+    def learn(self, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
         """Merge the batch's mean and covariance into the running ones (Chan et al.'s update, free of cancellation)."""
         x = x.flatten(1)
         old, new = int(self.rows), len(x)
@@ -81,6 +81,10 @@ class SubspaceScore(nn.Module):
         inside = (coordinates.square() / self.variances).sum(1)
         volume = self.variances.log().sum() + (len(self.mean) - self.components) * self.noise.log()
         return (outside / self.noise + inside + volume) / 2
+
+    def parts(self, x: Tensor) -> Tensor:
+        """Return [rows, 1]: the score."""
+        return self.score(x, batch_statistics=False)[:, None]
 
     def _refresh(self) -> None:
         """Draw the principal directions from the covariance: a few power iterations from the last basis."""

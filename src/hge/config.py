@@ -48,6 +48,8 @@ class LearnerConfig:
     """Section 3.3's hint: while the last-used promoted expert accepts, do not ask the gate."""
     newcomers_answer: bool = True
     """A newcomer that was never promoted still answers at prediction time."""
+    joint: bool = False
+    """Answer by the joint score (joint.py), fitted to the replay as the stream goes on."""
     signed_deviation: bool = False
     """The paper's deviation to the letter, which runs away; for the test that shows it."""
 

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from hge.config import OptimiserConfig, ScoreConfig
+from hge.features import features_and_logits
 from hge.gate import FloatArray
+from hge.joint import Evidence
 from hge.keys import Keys
 from hge.nets import AutoencoderFactory, NetFactory, Shape
 from hge.scores import Score, build_score
@@ -55,11 +57,8 @@ class ExpertPool(Protocol):
     def logits(self, expert: int, x: Tensor) -> Tensor:
         """Return the expert's answers [rows, outputs]; finite, too."""
 
-    def evidence(self, expert: int, x: Tensor) -> FloatArray:
-        """Return [rows, parts + outputs]: the parts of the expert's score, then its answers, each row by itself.
-
-        NaN in parts that say nothing.
-        """
+    def evidence(self, expert: int, x: Tensor) -> Evidence:
+        """Return all that the expert knows of the rows, each by itself: the joint score's inputs."""
 
 
 @dataclass(frozen=True)
@@ -148,10 +147,12 @@ class EagerPool:
         return out.nan_to_num()
 
     @torch.no_grad()
-    def evidence(self, expert: int, x: Tensor) -> FloatArray:
-        """Ask the score for its parts and the net for its answers."""
-        parts = self.members[expert].score.parts(as_float(x))
-        return np.asarray(torch.cat([parts, self.logits(expert, x)], dim=1).double().cpu())
+    def evidence(self, expert: int, x: Tensor) -> Evidence:
+        """Ask the score for its parts, and the net for its answers and features."""
+        member, x = self.members[expert], as_float(x)
+        features, logits = features_and_logits(member.net, x)
+        arrays = (member.score.parts(x), logits.nan_to_num(), features.nan_to_num())
+        return Evidence(*(np.asarray(a.double().cpu()) for a in arrays))
 
 
 def resolve_device(name: str) -> str:

@@ -112,7 +112,7 @@ class StreamingSubspaces(nn.Module):
 
     @torch.no_grad()
     def learn(self, which: int, x: Tensor, weight: int = 1) -> None:
-        """Merge rows, each counted `weight` times: principal directions of the old ones', the new ones and the shift."""
+        """Merge rows, each counted `weight` times, with the directions known so far and the shift of the mean."""
         old, new = float(self.rows[which]), float(weight * len(x))
         count, centre = old + new, x.mean(0)
         shift, centred = centre - self.mean[which], x - centre

@@ -14,6 +14,7 @@ from hge.calibration import Calibration
 from hge.gate import FloatArray, IntArray, Routes
 from hge.learner import Learner
 from hge.pool import UNSUITABLE
+from hge.unknown import unknown
 from hge.window import follow
 
 Routing = Literal["sample", "batch", "window"]
@@ -72,6 +73,20 @@ class Answerer:
         joint, device = self.calibration.joint, self.learner.pool.device
         parts = [self.calibration.pairs(part.to(device)) for part in torch.split(x, ROWS_AT_ONCE)]
         return np.concatenate([joint.classes(pairs, outputs) for pairs in parts])
+
+    def unknown(self, x: Tensor) -> FloatArray:
+        """Return [rows]: how little a row is like anything learned, higher is stranger; the joint score is needed."""
+        if self.calibration is None or self.calibration.joint is None:
+            raise ValueError("unknown: got a learner without a joint score, expected learner.joint=true")
+        routes, device = self.route(x, "sample"), self.learner.pool.device
+        surprise = np.empty(len(x))
+        for e in np.unique(routes.expert):
+            usual, rows = self._scores_on_replay(int(e), int(e)), np.flatnonzero(routes.expert == e)
+            for part in np.split(rows, range(ROWS_AT_ONCE, len(rows), ROWS_AT_ONCE)):
+                own = self.learner.pool.scores([int(e)], x[torch.from_numpy(part)].to(device), batch_statistics=False)
+                surprise[part] = (own[0] - usual.mean()) / max(float(usual.std()), 1e-12)
+        doubt = routes.scores[routes.expert, np.arange(len(x))]
+        return unknown(surprise, doubt, self.calibration.joint.usual_doubt)
 
     @property
     def calibration(self) -> Calibration | None:

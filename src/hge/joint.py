@@ -9,7 +9,7 @@ its features. Nothing is tuned per scenario. Numbers only; `calibration.py` says
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import minimize
@@ -21,6 +21,8 @@ FEATURES = 32
 """Principal coordinates of an expert's features that are looked at."""
 FEATURE_SCALE = 0.1
 """Features are many and less telling than scores: the prior allows them this much less weight."""
+TAIL = 3.0
+"""Beyond so many spreads a column grows like a logarithm."""
 OWN_SHARE = 0.02
 """A class with fewer rows in the replay than this share of the commonest one's came with an outlier."""
 ITERATIONS = 200
@@ -71,10 +73,10 @@ class Reader:
     def read(self, evidence: Evidence) -> FloatArray:
         """Return [rows, columns]."""
         values = np.concatenate([evidence.parts[:, self.parts], evidence.logits[:, self.classes]], axis=1)
-        values = np.arcsinh((values - self.centre) / self.spread)
-        coordinates = np.arcsinh((evidence.features - self.feature_mean) @ self.feature_basis)
-        columns: FloatArray = np.nan_to_num(np.concatenate([values, coordinates], axis=1), nan=0.0)
-        return columns
+        coordinates = (evidence.features - self.feature_mean) @ self.feature_basis
+        columns = np.concatenate([(values - self.centre) / self.spread, coordinates], axis=1)
+        drawn_in: FloatArray = TAIL * np.arcsinh(np.nan_to_num(columns, nan=0.0) / TAIL)
+        return drawn_in
 
     @property
     def scale(self) -> FloatArray:
@@ -93,6 +95,8 @@ class Joint:
     weights: FloatArray
     """[columns, pairs]"""
     bias: FloatArray
+    usual_doubt: float
+    """Standard deviation of -log P(chosen expert) over the replay."""
 
     @property
     def pair_expert(self) -> IntArray:
@@ -160,7 +164,10 @@ def fit_joint(readers: Sequence[Reader], columns: FloatArray, expert: IntArray, 
         return value / rows, gradient / rows
 
     found = minimize(loss, np.zeros((width + 1) * pairs), jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS})
-    return Joint(tuple(readers), mean, scale, found.x[:-pairs].reshape(width, pairs), found.x[-pairs:])
+    weights, bias = found.x[:-pairs].reshape(width, pairs), found.x[-pairs:]
+    joint = Joint(tuple(readers), mean, scale, weights, bias, usual_doubt=0.0)
+    doubt = -joint.experts(log_softmax(x @ weights + bias, axis=1)).max(axis=0)
+    return replace(joint, usual_doubt=float(doubt.std()))
 
 
 def _pair_of(readers: Sequence[Reader], expert: IntArray, label: IntArray) -> IntArray:

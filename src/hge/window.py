@@ -25,12 +25,12 @@ def follow(scores: FloatArray, change: float = CHANGE) -> FloatArray:
     if experts == 1:
         return np.zeros_like(scores)
     result = np.empty_like(scores)
-    before = np.full(experts, -np.log(experts))
-    move = np.log(change / (experts - 1))
+    before = np.full(experts, 1 / experts)
+    move = change / (experts - 1)
     for row, likelihood in enumerate(-scores.T):
-        # P(now) = change / (K - 1) from any other expert, or 1 - change from the same one
-        arrived = np.logaddexp(before + np.log(1 - change * experts / (experts - 1)), move)
-        now = arrived + likelihood
-        before = now - logsumexp(now)
-        result[:, row] = -before
+        # from any other expert with the probability of a move, from the same one with what is left
+        arrived = move + (1 - experts * move) * before
+        now = np.log(arrived) + likelihood
+        now -= logsumexp(now)
+        before, result[:, row] = np.exp(now), -now
     return result

@@ -55,7 +55,8 @@ def test_probabilities_sum_to_one() -> None:
     joint, test, _ = fitted()
     pairs = joint.pairs(test)
     np.testing.assert_allclose(np.exp(joint.experts(pairs)).sum(axis=0), 1)
-    np.testing.assert_allclose(joint.classes(pairs, outputs=6).sum(axis=1), 1)
+    np.testing.assert_allclose(joint.mixture(test, outputs=6).sum(axis=1), 1)
+    np.testing.assert_allclose(joint.mixture(test, outputs=3).sum(axis=1), 1)
     assert joint.pair_class.tolist() == list(range(6))
     assert joint.pair_expert.tolist() == [0, 0, 1, 1, 2, 2]
 

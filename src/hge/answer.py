@@ -71,8 +71,8 @@ class Answerer:
         if self.calibration is None or self.calibration.joint is None:
             raise ValueError("mixture: got a learner without a joint score, expected learner.joint=true")
         joint, device = self.calibration.joint, self.learner.pool.device
-        parts = [self.calibration.pairs(part.to(device)) for part in torch.split(x, ROWS_AT_ONCE)]
-        return np.concatenate([joint.classes(pairs, outputs) for pairs in parts])
+        parts = [self.calibration.evidence(part.to(device)) for part in torch.split(x, ROWS_AT_ONCE)]
+        return np.concatenate([joint.mixture(evidence, outputs) for evidence in parts])
 
     def unknown(self, x: Tensor) -> FloatArray:
         """Return [rows]: how little a row is like anything learned, higher is stranger; the joint score is needed."""
@@ -133,7 +133,7 @@ class Answerer:
     def _route_jointly(self, calibration: Calibration, x: Tensor, *, one_group: bool) -> Routes:
         """Ask all experts, newcomers too; a group's score is the mean of -log P(expert | row)."""
         assert calibration.joint is not None
-        scores = -calibration.joint.experts(calibration.pairs(x))
+        scores = -calibration.joint.experts(calibration.joint.pairs(calibration.evidence(x)))
         if one_group:
             scores = scores.mean(axis=1, keepdims=True)
         if not self.learner.config.newcomers_answer:

@@ -53,10 +53,10 @@ class Calibration:
         self.joint = fit_joint(readers, read[thin], expert[thin], np.concatenate(labels)[thin])
         self._fitted_at = {e.id: e.batches_trained for e in known}
 
-    def pairs(self, x: Tensor) -> FloatArray:
-        """Return [rows, pairs]: see `Joint.pairs`. Every expert is asked."""
+    def evidence(self, x: Tensor) -> list[Evidence]:
+        """Ask every expert that the joint knows."""
         assert self.joint is not None
-        return self.joint.pairs([self.pool.evidence(e, x) for e in range(len(self.joint.readers))])
+        return [self.pool.evidence(expert, x) for expert in range(len(self.joint.readers))]
 
     def _reader(self, expert: Expert) -> Reader:
         version = expert.batches_trained

@@ -147,7 +147,11 @@ def _contestants(
     made.append(Contestant("class-subspace", lambda x: pool.scores(ids, x, batch_statistics=False)))
     made.append(Contestant("energy", energy))
     own = joint.weights.size + sum(reader.feature_basis.size for reader in joint.readers)
-    made.append(Contestant("joint", lambda x: -joint.experts(calibration.pairs(x)), extra_multiply_adds=own / len(ids)))
+    made.append(
+        Contestant(
+            "joint", lambda x: -joint.experts(joint.pairs(calibration.evidence(x))), extra_multiply_adds=own / len(ids)
+        )
+    )
     return made
 
 
@@ -227,5 +231,5 @@ def _mixture(calibration: Calibration, samples: Samples, outputs: int) -> float:
     joint: Joint | None = calibration.joint
     assert joint is not None
     parts = torch.split(samples.x, ROWS_AT_ONCE)
-    answers = np.concatenate([joint.classes(calibration.pairs(part), outputs).argmax(axis=1) for part in parts])
+    answers = np.concatenate([joint.mixture(calibration.evidence(part), outputs).argmax(axis=1) for part in parts])
     return _mean_over_tasks(answers == samples.label, samples.task)

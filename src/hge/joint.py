@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import minimize
-from scipy.special import log_softmax, logsumexp
+from scipy.special import log_softmax, logsumexp, softmax
 
 from hge.gate import FloatArray, IntArray
 
@@ -119,13 +119,21 @@ class Joint:
         owner = self.pair_expert
         return np.stack([logsumexp(pairs[:, owner == e], axis=1) for e in range(len(self.readers))])
 
-    def classes(self, pairs: FloatArray, outputs: int) -> FloatArray:
-        """Return [rows, outputs]: probabilities of the classes, whoever answers."""
+    def mixture(self, evidence: Sequence[Evidence], outputs: int) -> FloatArray:
+        """Return [rows, outputs]: class probabilities, the mean of two opinions (results/choices/gates.json).
+
+        The experts' answers, weighed by their probabilities, know their own classes best; the regression's classes
+        make use of what the other experts see in a row, but are learned from the replay alone.
+        """
+        pairs = self.pairs(evidence)
         onto = np.zeros((len(self.bias), outputs))
         known = self.pair_class < outputs
         onto[np.flatnonzero(known), self.pair_class[known]] = 1
-        result: FloatArray = np.exp(pairs) @ onto
-        return result
+        result = np.exp(pairs) @ onto
+        for probability, own in zip(np.exp(self.experts(pairs)), evidence, strict=True):
+            result += probability[:, None] * softmax(own.logits[:, :outputs], axis=1)
+        whole: FloatArray = result / result.sum(axis=1, keepdims=True)
+        return whole
 
 
 def fit_joint(readers: Sequence[Reader], columns: FloatArray, expert: IntArray, label: IntArray) -> Joint:

@@ -120,7 +120,7 @@ class Joint:
         return np.stack([logsumexp(pairs[:, owner == e], axis=1) for e in range(len(self.readers))])
 
     def mixture(self, evidence: Sequence[Evidence], outputs: int) -> FloatArray:
-        """Return [rows, outputs]: class probabilities, the mean of two opinions (results/choices/gates.json).
+        """Return [rows, outputs]: class probabilities, the mean of two opinions (results/choices/joint_prototype.json).
 
         The experts' answers, weighed by their probabilities, know their own classes best; the regression's classes
         make use of what the other experts see in a row, but are learned from the replay alone.

@@ -12,7 +12,7 @@ def unknown(surprise: FloatArray, doubt: FloatArray, usual_doubt: float) -> Floa
 
     `surprise`: by how many spreads the chosen expert's score exceeds what is usual on its replay. It tells rows of
     another kind. `doubt`: -log P(chosen expert). It tells rows between the experts. Neither is enough by itself
-    (results/choices/gates.json), and a row that fits better than usual is not more known for it.
+    (results/choices/joint_prototype.json), and a row that fits better than usual is not more known for it.
 
     >>> unknown(np.array([-3.0, 0.0, 6.0]), np.array([0.0, 0.7, 0.0]), usual_doubt=0.7)
     array([0., 1., 6.])

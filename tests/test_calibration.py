@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -85,6 +86,11 @@ def test_answering_fits_nothing(model: GatedExperts) -> None:
     model.predict(rows()[0][:50])
     assert calibration.joint is before
     assert calibration.evaluations == looked
+
+
+def test_a_pickled_model_answers_the_same(model: GatedExperts) -> None:
+    X = rows()[0][:50]
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), model.predict_proba(X))
 
 
 def test_a_row_alone_gets_the_same_answer(model: GatedExperts) -> None:

@@ -128,6 +128,18 @@ def check_batch_statistics_are_declared(make: MakePool) -> None:
     assert pool.uses_batch_statistics == (not np.allclose(with_, without))
 
 
+def check_evidence_is_of_each_row_by_itself_and_changes_nothing(make: MakePool) -> None:
+    pool = trained_pool(make)
+    x, before = batch_for(pool, seed=62).x, fingerprint(pool)
+    for expert in range(2):
+        together, alone = pool.evidence(expert, x), pool.evidence(expert, x[3:4])
+        np.testing.assert_allclose(together.logits, pool.logits(expert, x).cpu().numpy(), rtol=1e-4, atol=1e-5)
+        assert len(together.parts) == len(together.features) == len(x)
+        for name in ("parts", "logits", "features"):
+            np.testing.assert_allclose(getattr(alone, name)[0], getattr(together, name)[3], rtol=1e-3, atol=1e-3)
+    assert_same(before, fingerprint(pool))
+
+
 def check_single_row_batches_work(make: MakePool) -> None:
     pool = trained_pool(make)
     one = batch_for(pool, seed=59, rows=1)

@@ -237,7 +237,7 @@ def test_bad_rows_to_predict_are_named(case: str) -> None:
         ({"net": "transformer"}, "net: got 'transformer', expected one of mlp"),
         ({"net": "resnet18"}, r"resnet18: got inputs of shape \(64,\)"),
         ({"net": too_few_outputs}, r"net: got logits of shape \(1, 2\) for one row, expected \(1, 64\)"),
-        ({"gate_score": "oracle"}, "gate_score: got 'oracle', expected one of subspace, autoencoder"),
+        ({"gate_score": "oracle"}, "gate_score: got 'oracle', expected one of subspace, class-subspace, autoencoder"),
         ({"batch_size": 0}, "batch_size: got 0, expected a whole number, at least 1"),
         ({"batch_size": 2.5}, "batch_size: got 2.5"),
         ({"class_capacity": 3}, "y: got class number 5, expected at most 3; set class_capacity higher"),

@@ -21,6 +21,9 @@ def with_dropout(shape: Shape, outputs: int) -> nn.Module:
 
 SPECS = {
     "mlp, subspace": PoolSpec((6,), 3, NETS["mlp"], AUTOENCODERS["mlp"], ScoreConfig("subspace"), OptimiserConfig()),
+    "mlp, class-subspace": PoolSpec(
+        (6,), 3, NETS["mlp"], AUTOENCODERS["mlp"], ScoreConfig("class-subspace"), OptimiserConfig()
+    ),
     "mlp, autoencoder": PoolSpec(
         (6,),
         3,

@@ -20,7 +20,7 @@ from hge.scores.subspace import SubspaceScore
 def teach(score: Score, x: torch.Tensor, seed: int = 0, *, first: bool = False, skip: bool = False) -> None:
     if first:
         score.start(x)
-    score.study(x, score.draw(len(x), torch.Generator().manual_seed(seed)))
+    score.study(x, torch.zeros(len(x), dtype=torch.int64), score.draw(len(x), torch.Generator().manual_seed(seed)))
     score.learn(torch.tensor(float(skip)))
 
 
@@ -129,7 +129,7 @@ def test_subspace_does_not_stop_learning_after_a_long_stream() -> None:
 def autoencoder(config: ScoreConfig, optimiser: OptimiserConfig | None = None, net: str = "mlp") -> AutoencoderScore:
     torch.manual_seed(0)
     shape = (64,) if net == "mlp" else (3, 32, 32)
-    score = build_score(config, optimiser or OptimiserConfig(), AUTOENCODERS[net], shape)
+    score = build_score(config, optimiser or OptimiserConfig(), AUTOENCODERS[net], shape, 10)
     assert isinstance(score, AutoencoderScore)
     return score
 
@@ -192,7 +192,7 @@ def test_log_variance_is_bounded() -> None:
 @pytest.mark.parametrize("name", ["subspace", "autoencoder"])
 def test_a_skipped_batch_leaves_no_trace(name: Literal["subspace", "autoencoder"]) -> None:
     torch.manual_seed(0)
-    x, score = digits(), build_score(ScoreConfig(name), OptimiserConfig(), AUTOENCODERS["mlp"], (64,))
+    x, score = digits(), build_score(ScoreConfig(name), OptimiserConfig(), AUTOENCODERS["mlp"], (64,), 10)
     teach(score, x[:64], first=True)
     before = {key: value.clone() for key, value in score.state_dict().items()}
     for bad in (x[64:128], torch.full((3, 64), torch.nan)):
@@ -206,7 +206,7 @@ def test_stacked_scores_are_those_of_each_expert(name: Literal["subspace", "auto
     torch.manual_seed(0)
     x, scores = digits(), []
     for expert in range(3):
-        score = build_score(ScoreConfig(name), OptimiserConfig(), AUTOENCODERS["mlp"], (64,))
+        score = build_score(ScoreConfig(name), OptimiserConfig(), AUTOENCODERS["mlp"], (64,), 10)
         teach(score, x[100 * expert : 100 * expert + 100], first=True)
         score.refresh(100)
         scores.append(score)

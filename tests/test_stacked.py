@@ -29,6 +29,7 @@ DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 POOLS = {"eager": EagerPool, "stacked": StackedPool}
 MLP = PoolSpec((6,), 4, NETS["mlp"], AUTOENCODERS["mlp"], ScoreConfig("subspace"), OptimiserConfig())
 VAE = replace(MLP, score=ScoreConfig("autoencoder", kl_weight="elbo"))
+CLASSES = replace(MLP, score=ScoreConfig("class-subspace"))
 CONV = PoolSpec(
     (3, 8, 8), 4, NETS["resnet18"], AUTOENCODERS["conv"], ScoreConfig("autoencoder"), OptimiserConfig(lr=1e-3)
 )
@@ -75,7 +76,7 @@ def discrete(events: list[Event], device: str = "cpu") -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("spec", [MLP, VAE], ids=["subspace", "autoencoder"])
+@pytest.mark.parametrize("spec", [MLP, VAE, CLASSES], ids=["subspace", "autoencoder", "class-subspace"])
 @pytest.mark.parametrize("config", SETTINGS.values(), ids=SETTINGS)
 def test_both_pools_emit_the_same_events(config: LearnerConfig, spec: PoolSpec, device: str) -> None:
     _, eager_steps, eager_events = learned("eager", spec, config, device, in_runs=False)
@@ -95,10 +96,11 @@ def test_both_pools_emit_the_same_events(config: LearnerConfig, spec: PoolSpec, 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("spec", [MLP, CLASSES], ids=["subspace", "class-subspace"])
 @pytest.mark.parametrize("config", SETTINGS.values(), ids=SETTINGS)
-def test_runs_are_the_same_as_one_by_one(pool: str, config: LearnerConfig, device: str) -> None:
-    one, steps, events = learned(pool, MLP, config, device, in_runs=False)
-    many, steps_in_runs, events_in_runs = learned(pool, MLP, config, device, in_runs=True)
+def test_runs_are_the_same_as_one_by_one(pool: str, spec: PoolSpec, config: LearnerConfig, device: str) -> None:
+    one, steps, events = learned(pool, spec, config, device, in_runs=False)
+    many, steps_in_runs, events_in_runs = learned(pool, spec, config, device, in_runs=True)
     assert repr(steps_in_runs) == repr(steps)  # repr, since NaN is not equal to itself
     assert repr(events_in_runs) == repr(events)
     assert many.evaluations == one.evaluations
@@ -166,7 +168,7 @@ def _followed(run: Iterator[float], losses: LossStats) -> Iterator[float]:
         yield loss
 
 
-@pytest.mark.parametrize("spec", [MLP, VAE], ids=["subspace", "autoencoder"])
+@pytest.mark.parametrize("spec", [MLP, VAE, CLASSES], ids=["subspace", "autoencoder", "class-subspace"])
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda pool: pickle.loads(pickle.dumps(pool))])
 def test_a_copy_goes_on_alike_and_apart(spec: PoolSpec, duplicate: Any) -> None:
     pool = StackedPool(spec, Keys(3), torch.device("cpu"))

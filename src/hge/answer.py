@@ -10,10 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hge.calibration import Calibration
 from hge.gate import FloatArray, IntArray, Routes
 from hge.learner import Learner
+from hge.pool import UNSUITABLE
+from hge.unknown import unknown
+from hge.window import follow
 
-Routing = Literal["sample", "batch"]
+Routing = Literal["sample", "batch", "window"]
 
 ROWS_AT_ONCE = 1024
 """Rows that are scored in one go; bounds the memory that a large X needs."""
@@ -33,9 +37,15 @@ class Answerer:
     def route(self, x: Tensor, routing: Routing) -> Routes:
         """Choose an expert per row, independently of the rows beside it, or one for all rows (`routing="batch"`).
 
+        `routing="window"` takes the rows as consecutive ones of a stream that seldom changes (`window.py`).
+
         The gate chooses among the promoted experts. A newcomer then takes over what is its own, judged by how the two
         experts' scores differ on the replay of either. Without newcomers nothing is changed.
         """
+        if routing == "window":
+            alone = self.route(x, "sample")
+            scores = follow(np.where(np.isfinite(alone.scores), alone.scores, UNSUITABLE))
+            return Routes(*self._places(scores), scores)
         if routing == "batch":
             return self._route(x, batch_statistics=True)
         parts = [self._route(part, batch_statistics=False) for part in torch.split(x, ROWS_AT_ONCE)]
@@ -56,12 +66,44 @@ class Answerer:
                 result[part] = logits[:, :outputs].double().softmax(dim=1).cpu().numpy()
         return result
 
+    def mixture(self, x: Tensor, outputs: int) -> FloatArray:
+        """Return [rows, outputs]: class probabilities of all experts together; the joint score is needed."""
+        if self.calibration is None or self.calibration.joint is None:
+            raise ValueError("mixture: got a learner without a joint score, expected learner.joint=true")
+        joint, device = self.calibration.joint, self.learner.pool.device
+        parts = [self.calibration.evidence(part.to(device)) for part in torch.split(x, ROWS_AT_ONCE)]
+        return np.concatenate([joint.mixture(evidence, outputs) for evidence in parts])
+
+    def unknown(self, x: Tensor) -> FloatArray:
+        """Return [rows]: how little a row is like anything learned, higher is stranger; the joint score is needed."""
+        if self.calibration is None or self.calibration.joint is None:
+            raise ValueError("unknown: got a learner without a joint score, expected learner.joint=true")
+        routes, device = self.route(x, "sample"), self.learner.pool.device
+        surprise = np.empty(len(x))
+        for e in np.unique(routes.expert):
+            usual, rows = self._scores_on_replay(int(e), int(e)), np.flatnonzero(routes.expert == e)
+            for part in np.split(rows, range(ROWS_AT_ONCE, len(rows), ROWS_AT_ONCE)):
+                own = self.learner.pool.scores([int(e)], x[torch.from_numpy(part)].to(device), batch_statistics=False)
+                surprise[part] = (own[0] - usual.mean()) / max(float(usual.std()), 1e-12)
+        doubt = routes.scores[routes.expert, np.arange(len(x))]
+        return unknown(surprise, doubt, self.calibration.joint.usual_doubt)
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What keeps the joint score, if there is one and it has been fitted."""
+        found = self.learner.calibration
+        return None if found is None or found.joint is None else found
+
     def confidence(self, routes: Routes) -> FloatArray:
         """Return [groups]: softmax of the negative scores of all asked experts, in spreads of the chosen one's own.
 
-        The spread is that of single rows on the expert's replay, also for a batch.
+        The spread is that of single rows on the expert's replay, also for a batch. The joint score is calibrated: it is
+        a probability already.
         """
         chosen = routes.expert
+        if self.calibration is not None:
+            probability: FloatArray = np.exp(-routes.scores[chosen, np.arange(len(chosen))])
+            return probability
         spreads = {int(e): max(float(self._scores_on_replay(int(e), int(e)).std()), 1e-12) for e in np.unique(chosen)}
         spread = np.array([spreads[int(e)] for e in chosen])
         advantage = (routes.scores[chosen, np.arange(len(chosen))] - routes.scores) / spread
@@ -70,6 +112,8 @@ class Answerer:
 
     def _route(self, x: Tensor, *, batch_statistics: bool) -> Routes:
         learner, x = self.learner, x.to(self.learner.pool.device)
+        if self.calibration is not None:
+            return self._route_jointly(self.calibration, x, one_group=batch_statistics)
 
         def score(ids: Sequence[int], groups: IntArray) -> FloatArray:
             if batch_statistics:
@@ -85,6 +129,22 @@ class Answerer:
         scores[: len(routes.scores)] = routes.scores
         scores[newcomers] = score(newcomers, np.arange(groups))
         return self._let_newcomers_take_over(routes, scores, newcomers)
+
+    def _route_jointly(self, calibration: Calibration, x: Tensor, *, one_group: bool) -> Routes:
+        """Ask all experts, newcomers too; a group's score is the mean of -log P(expert | row)."""
+        assert calibration.joint is not None
+        scores = -calibration.joint.experts(calibration.joint.pairs(calibration.evidence(x)))
+        if one_group:
+            scores = scores.mean(axis=1, keepdims=True)
+        if not self.learner.config.newcomers_answer:
+            scores[self.learner.newcomers] = np.inf
+        return Routes(*self._places(scores), scores)
+
+    def _places(self, scores: FloatArray) -> tuple[IntArray, IntArray]:
+        """Return the experts of the lowest scores, and where in the tree they stand."""
+        expert: IntArray = scores.argmin(axis=0)
+        place = {node.expert: number for number, node in reversed(list(enumerate(self.learner.tree.nodes))[1:])}
+        return expert, np.array([place.get(int(e), NOT_IN_THE_TREE) for e in expert])
 
     def _let_newcomers_take_over(self, routes: Routes, scores: FloatArray, newcomers: list[int]) -> Routes:
         """Let each newcomer in turn challenge whoever holds a group."""

@@ -80,16 +80,21 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ----------
     net : {"mlp", "mlp-relu-logits", "resnet18", "resnet18-cifar"} or callable
         Network of every expert, or a factory `(shape of one input, outputs) -> nn.Module` that returns logits.
-    gate_score : {"subspace", "autoencoder"}
+    gate_score : {"subspace", "class-subspace", "autoencoder"}
         How an expert's suitability for an input is measured.
+    joint : bool
+        Choose who answers by all that all experts know of a row, calibrated on what they remember.
+    mixture : bool
+        With `joint`, `predict` and `predict_proba` weigh the answers of all experts instead of choosing one.
     autoencoder : {"mlp", "conv"} or callable
         Network of the autoencoder score, or a factory `(shape of one input) -> nn.Module` with `encode`, `decode`.
     batch_size : int
         Rows that are learned together. Rows short of a batch wait for the next call, or for `flush()`.
     epochs : int
         How often `fit` goes through its rows; `partial_fit` goes through them once.
-    routing : {"sample", "batch"}
-        At prediction, choose an expert for each row by itself, or one for all rows of the call.
+    routing : {"sample", "batch", "window"}
+        At prediction, choose an expert for each row by itself, or one for all rows of the call; or take the rows as
+        consecutive ones of a stream that seldom changes. A mixture looks at each row by itself.
     class_capacity : int
         Outputs that every expert's head reserves. Classes appear as they come, up to this many.
     organisation : {"flat", "tree", "lca"}
@@ -141,7 +146,9 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self,
         *,
         net: str | NetFactory = "mlp",
-        gate_score: Literal["subspace", "autoencoder"] = "subspace",
+        gate_score: Literal["subspace", "class-subspace", "autoencoder"] = "subspace",
+        joint: bool = False,
+        mixture: bool = False,
         autoencoder: str | AutoencoderFactory = "mlp",
         batch_size: int = 32,
         epochs: int = 10,
@@ -169,6 +176,8 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> None:
         self.net = net
         self.gate_score = gate_score
+        self.joint = joint
+        self.mixture = mixture
         self.autoencoder = autoencoder
         self.batch_size = batch_size
         self.epochs = epochs
@@ -234,6 +243,8 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Learn the rows that wait for a full batch, as a shorter one."""
         self._check_started()
         self._learn_waiting(least=1)
+        if self._learner.calibration is not None:
+            self._learner.calibration.fit()  # an end of the stream, as far as anyone knows
         return self
 
     def predict(self, X: Rows) -> Labels:
@@ -247,7 +258,10 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         x, routes = self._route(X)
         columns = np.searchsorted(self.classes_, np.array(list(self._outputs), dtype=self.classes_.dtype))
         result = np.zeros((len(x), len(self.classes_)))
-        result[:, columns] = self._answerer.probabilities(x, routes, len(columns))
+        if self.mixture:
+            result[:, columns] = self._answerer.mixture(x, len(columns))
+        else:
+            result[:, columns] = self._answerer.probabilities(x, routes, len(columns))
         return result
 
     def predict_expert(self, X: Rows) -> tuple[IntArray, FloatArray]:
@@ -255,6 +269,11 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         x, routes = self._route(X)
         confidence = self._answerer.confidence(routes)
         return np.broadcast_to(routes.expert, len(x)).copy(), np.broadcast_to(confidence, len(x)).copy()
+
+    def predict_unknown(self, X: Rows) -> FloatArray:
+        """Return, for each row, how little it is like anything learned; higher is stranger. Needs `joint`."""
+        x, _ = self._route(X)
+        return self._answerer.unknown(x)
 
     @property
     def experts_(self) -> list[ExpertSummary]:
@@ -299,7 +318,9 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_count("batch_size", self.batch_size)
         capacity = check_count("class_capacity", self.class_capacity)
         check_labels(labels, classes, closed=closed, capacity=capacity)
-        score_name = check_choice("gate_score", self.gate_score, ("subspace", "autoencoder"))
+        score_name = check_choice("gate_score", self.gate_score, ("subspace", "class-subspace", "autoencoder"))
+        if self.mixture and not self.joint:
+            raise ValueError("mixture: got True, expected joint=True beside it")
         optimiser = check_choice("optimiser", self.optimiser, ("sgd", "adam"))
         precision = check_choice("precision", self.precision, get_args(Precision))
         check_choice("pool", self.pool, ("auto", "eager", "stacked"))
@@ -322,6 +343,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             promotion_rate=self.promotion_rate,
             sticky=self.sticky,
             newcomers_answer=self.newcomers_answer,
+            joint=self.joint,
         )
         keys, events = Keys(read_seed(self.random_state)), RecentEvents()
         by_name = isinstance(self.net, str) and isinstance(self.autoencoder, str)

@@ -1,4 +1,4 @@
-"""The `hge` command: demo, run, scenarios, trees, report, data, bench."""
+"""The `hge` command: demo, run, scenarios, gates, trees, report, data, bench."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from hge.data.catalogue import SCENARIOS
 from hge.data.datasets import data_folder, find
 from hge.data_commands import DataFolder
 from hge.drawing import tree_dot, tree_text
+from hge.gates_commands import gates_command
 from hge.keys import Keys
 from hge.learner import Learner, Step
 from hge.organise import organise
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 app.add_typer(data_commands.app, name="data")
 app.add_typer(bench_commands.app, name="bench")
+app.command("gates")(gates_command)
 console = Console()
 
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]

@@ -49,6 +49,8 @@ class LearnerConfig:
     """Section 3.3's hint: while the last-used promoted expert accepts, do not ask the gate."""
     newcomers_answer: bool = True
     """A newcomer that was never promoted still answers at prediction time."""
+    joint: bool = False
+    """Answer by the joint score (joint.py), fitted to the replay as the stream goes on."""
     signed_deviation: bool = False
     """The paper's deviation to the letter, which runs away; for the test that shows it."""
 
@@ -89,9 +91,9 @@ class OptimiserConfig:
 class ScoreConfig:
     """How suitable an expert is for an input: which score, and its settings."""
 
-    name: Literal["subspace", "autoencoder"] = "subspace"
+    name: Literal["subspace", "class-subspace", "autoencoder"] = "subspace"
     components: int = 0
-    """subspace: principal directions. 0: a quarter of the inputs, 64 at most."""
+    """subspaces: principal directions. 0: a quarter of the inputs, 64 at most (of a class: an eighth, 32)."""
     kl_weight: float | Literal["elbo"] = 1.0
     """autoencoder: weight of the KL divergence. 1 is the paper's, "elbo" is one over the number of inputs."""
     variational: bool = True

@@ -10,6 +10,7 @@ from math import isfinite, nan
 
 from torch import Tensor
 
+from hge.calibration import Calibration
 from hge.config import LearnerConfig
 from hge.events import (
     BatchSetAside,
@@ -82,6 +83,8 @@ class Learner:
         self._queried = 0
         self.evaluations = Counter[str]()
         """Scores of a batch by an expert that were computed so far, by what for."""
+        self.calibration = Calibration(pool, self.experts) if config.joint else None
+        """Keeps the joint score, which answers; training goes by the experts' own scores."""
         self._new_expert()
         self.organisation = self._build_organisation()
 
@@ -148,6 +151,8 @@ class Learner:
         if taken.accepts:
             for promoted in self.organisation.upkeep(entry.step, taken.expert.id):
                 self.newcomers.remove(promoted)
+        if self.calibration is not None:
+            self.calibration.upkeep()
         self.steps += 1
         return Step(
             entry.step,

@@ -14,10 +14,12 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hge.config import OptimiserConfig, Precision, ScoreConfig
+from hge.features import features_and_logits
 from hge.gate import FloatArray
+from hge.joint import Evidence
 from hge.keys import Keys
 from hge.nets import AutoencoderFactory, NetFactory, Shape
-from hge.scores import Score, build_score
+from hge.scores import Pupil, Score, build_score
 from hge.switch import LossStats
 from hge.training import arithmetic, autocast, build_optimiser, gradients, has_batch_norm, mode_of, state_of
 from hge.types import Batch, as_float
@@ -74,6 +76,9 @@ class ExpertPool(Protocol):
     def logits(self, expert: int, x: Tensor) -> Tensor:
         """Return the expert's answers [rows, outputs]; finite, too."""
 
+    def evidence(self, expert: int, x: Tensor) -> Evidence:
+        """Return all that the expert knows of the rows, each by itself: the joint score's inputs."""
+
     def memory(self) -> dict[str, int]:
         """Return `bytes_per_expert`, and the bytes of all experts as `device_bytes` and `host_bytes`."""
 
@@ -97,7 +102,7 @@ class PoolSpec:
         """Return an untrained expert's network and score, their weights drawn by (seed, expert)."""
         with keys.seeded("weights", expert, device=device):
             net = self.net(self.shape, self.outputs).to(device, torch.float32).eval()
-            score = build_score(self.score, self.optimiser, self.autoencoder, self.shape)
+            score = build_score(self.score, self.optimiser, self.autoencoder, self.shape, self.outputs)
             score.to(device, torch.float32).eval()
         for module in (*net.modules(), *score.modules()):
             if isinstance(module, _BatchNorm) and module.momentum is not None:
@@ -125,7 +130,7 @@ class EagerPool:
         net, score = self.spec.build(self.keys, expert, self.device)
         if any(net is member.net for member in self.members):
             raise ValueError("net: got the same module from the factory twice, expected a new one for each expert")
-        self.members.append(_Member(net, build_optimiser(self.spec.optimiser, net.parameters()), score))
+        self.members.append(_Member(net, build_optimiser(self.spec.optimiser, net.parameters()), Pupil(score)))
 
     @torch.no_grad()
     def loss(self, expert: int, batch: Batch, step: int) -> float:
@@ -157,21 +162,9 @@ class EagerPool:
                     buffer.copy_(before)
                 return nan
             member.optimiser.step()
-        self._teach_score(member, x, self.keys.generator("noise", step, expert, device=self.device))
+        with self._arithmetic(), self._autocast():
+            member.pupil.teach(x, batch.y, self.keys.generator("noise", step, expert, device=self.device))
         return float(loss.detach())
-
-    def _teach_score(self, member: _Member, x: Tensor, generator: torch.Generator) -> None:
-        score = member.score
-        with self._arithmetic():
-            if not member.rows:
-                score.start(x)
-            with self._autocast():
-                score.study(x, score.draw(len(x), generator))
-            score.learn(skip=torch.zeros((), device=self.device))
-            member.rows += len(x)
-            if score.refresh_due(member.rows, member.rows_at_refresh):
-                score.refresh(member.rows)
-                member.rows_at_refresh = member.rows
 
     def train_run(
         self,
@@ -210,6 +203,15 @@ class EagerPool:
             out: Tensor = self.members[expert].net(as_float(x))
         return out.float().nan_to_num()
 
+    @torch.no_grad()
+    def evidence(self, expert: int, x: Tensor) -> Evidence:
+        """Return the parts of the score, the answers and the features."""
+        member, x = self.members[expert], as_float(x)
+        with self._arithmetic(), self._autocast():
+            parts = member.score.parts(member.score.gate_tensors(), x)
+            features, logits = features_and_logits(member.net, x)
+        return evidence_of(parts, logits, features)
+
     def memory(self) -> dict[str, int]:
         """Count weights, statistics and optimisers' states."""
         per_expert = [member.bytes for member in self.members]
@@ -220,6 +222,12 @@ class EagerPool:
 
     def _autocast(self) -> AbstractContextManager[None]:
         return autocast(self.spec.precision, self.device)
+
+
+def evidence_of(parts: Tensor, logits: Tensor, features: Tensor) -> Evidence:
+    """Return an expert's evidence as numbers: finite, but for parts that say nothing."""
+    arrays = (parts, logits.nan_to_num(), features.nan_to_num())
+    return Evidence(*(np.asarray(array.double().cpu()) for array in arrays))
 
 
 def resolve_device(name: str) -> str:
@@ -238,9 +246,12 @@ def resolve_device(name: str) -> str:
 class _Member:
     net: nn.Module
     optimiser: torch.optim.Optimizer
-    score: Score
-    rows: int = 0
-    rows_at_refresh: int = 0
+    pupil: Pupil
+
+    @property
+    def score(self) -> Score:
+        """Its score."""
+        return self.pupil.score
 
     @property
     def bytes(self) -> int:

@@ -101,7 +101,13 @@ def _apart(stream: Iterator[tuple[int, Batch]]) -> tuple[deque[tuple[int, int]],
 
 def build_pool(config: RunConfig, scenario: Scenario, keys: Keys) -> ExpertPool:
     """Return an empty pool for the scenario's experts."""
-    spec = PoolSpec(
+    pool = EagerPool if config.pool == "eager" else StackedPool
+    return pool(build_spec(config, scenario), keys, torch.device(config.device))
+
+
+def build_spec(config: RunConfig, scenario: Scenario) -> PoolSpec:
+    """Say how the scenario's experts are made."""
+    return PoolSpec(
         scenario.shape,
         scenario.classes,
         NETS[config.net],
@@ -111,8 +117,6 @@ def build_pool(config: RunConfig, scenario: Scenario, keys: Keys) -> ExpertPool:
         config.precision,
         config.idle_on_host,
     )
-    pool = EagerPool if config.pool == "eager" else StackedPool
-    return pool(spec, keys, torch.device(config.device))
 
 
 def _result(config: RunConfig, scenario: Scenario, learner: Learner, ledger: Ledger) -> dict[str, Any]:

@@ -19,10 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hge.features import features_and_logits
 from hge.gate import FloatArray
 from hge.graphs import Graphs, Mailbox, Side
+from hge.joint import Evidence
 from hge.keys import Keys
-from hge.pool import UNSUITABLE, PoolSpec
+from hge.pool import UNSUITABLE, PoolSpec, evidence_of
 from hge.scores import Score
 from hge.slots import Layout, Stack, move_in
 from hge.switch import LossStats
@@ -175,7 +177,7 @@ class StackedPool:
         self.stopped.zero_()
         self.refused = (-1, -1, nan)
         rule = Rule(losses.signed, self._admit(rivals))
-        under_way: deque[tuple[int, int]] = deque()
+        under_way: deque[tuple[int, Batch]] = deque()
         source = iter(items)
         stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
         try:
@@ -183,26 +185,29 @@ class StackedPool:
                 item = next(source, None)
                 if item is not None:
                     self._launch(rule, stream, expert, *item)
-                    under_way.append((item[0], len(item[1])))
-                rows = self.rows[expert] + sum(rows for _, rows in under_way)
+                    under_way.append(item)
+                rows = self.rows[expert] + sum(len(batch) for _, batch in under_way)
                 refresh = self.score.refresh_due(rows, self.rows_at_refresh[expert])
                 # A model is drawn only from what has surely been learned, so all that is under way must arrive first.
                 while len(under_way) > (0 if refresh or item is None else self._ahead()):
                     loss, skipped = self.mailbox.take()
-                    step, rows = under_way.popleft()
+                    step, batch = under_way.popleft()
                     if skipped:
                         self.refused = expert, step, loss
                         return
-                    self.rows[expert] += rows
+                    self.rows[expert] += len(batch)
+                    self._teach_late(batch)
                     if refresh and not under_way:
                         self._refresh(expert)
                     yield loss
                 if item is None:
                     return
         finally:  # the caller may have left early
-            for _, rows in under_way:
+            for _, batch in under_way:
                 _, skipped = self.mailbox.take()
-                self.rows[expert] += 0 if skipped else rows
+                if not skipped:
+                    self.rows[expert] += len(batch)
+                    self._teach_late(batch)
 
     @torch.no_grad()
     def scores(self, experts: Sequence[int], x: Tensor, *, batch_statistics: bool) -> FloatArray:
@@ -211,7 +216,8 @@ class StackedPool:
         experts = list(experts)
         together = experts == list(range(self.gates.count))
         score = partial(self._score, experts, batch_statistics)
-        scores = self.graphs(("scores", len(experts), batch_statistics), score, x) if together else score(x)
+        capture = together and self.score.asynchronous
+        scores = self.graphs(("scores", len(experts), batch_statistics), score, x) if capture else score(x)
         return np.asarray(scores.cpu()).astype(np.float64)
 
     @torch.no_grad()
@@ -221,6 +227,18 @@ class StackedPool:
         with self._arithmetic(), self._autocast():
             out: Tensor = self.visitor(self._prepare(x))
         return out.float().nan_to_num()
+
+    @torch.no_grad()
+    def evidence(self, expert: int, x: Tensor) -> Evidence:
+        """Return the parts of the score, the answers and the features."""
+        self._invite(expert)
+        self._show_gate()
+        gate = {name: t[expert] for name, t in self.gates.tensors.items()}
+        with self._arithmetic(), self._autocast():
+            x = self._prepare(x)
+            parts = self.score.parts(gate, x)
+            features, logits = features_and_logits(self.visitor, x)
+        return evidence_of(parts, logits, features)
 
     def memory(self) -> dict[str, int]:
         """Count the experts' memory, the slot and the visitor."""
@@ -232,7 +250,7 @@ class StackedPool:
 
     def _ahead(self) -> int:
         """Return how many steps to keep under way: one is enough where the host has to wait for the GPU anyway."""
-        if self.device.type != "cuda":
+        if self.device.type != "cuda" or not self.score.asynchronous:
             return 0
         return 1 if self.mailbox.waited > LONG_WAIT else AHEAD
 
@@ -244,8 +262,13 @@ class StackedPool:
         if self.score.network is not None:
             self.noise.manual_seed(self.keys.integer("noise", step, expert))
             noise = self.score.draw(len(batch), self.noise)
+        inputs = batch.x, batch.y, noise
         with self._seeded(expert, step):
-            result = self._run(rule, partial(self._train, rule), batch.x, batch.y, noise)
+            if rule.gates and not self.score.asynchronous:
+                self._show_gate()
+                result = self._train(rule, *inputs)
+            else:
+                result = self._run(rule, partial(self._train, rule), *inputs)
         self.mailbox.send(result, stream)
         self.stale = self.stale or self.score.network is not None
         self.trained[expert] += 1
@@ -259,7 +282,8 @@ class StackedPool:
             before = self.running.clone()
             x = self._prepare(x)
             with self.beside(), self._autocast():
-                self.score.study(x, noise)
+                if self.score.asynchronous:
+                    self.score.study(x, y, noise)
                 if rule.gates:
                     self._compare_scores(rule.gates, x)
             with self._autocast(), self._training_mode(len(x)):
@@ -271,7 +295,8 @@ class StackedPool:
             self.beside.join()
             torch._amp_foreach_non_finite_check_and_unscale_(gradients(self.net), self.stopped, self.one)
             with self.beside():
-                self.score.learn(self.stopped)
+                if self.score.asynchronous:
+                    self.score.learn(self.stopped)
             masked_step(self.optimiser, self.stopped)
             skipped = self.stopped > 0
             torch.where(skipped, self.statistics, updated, out=self.statistics)
@@ -352,6 +377,13 @@ class StackedPool:
             home = self.slot if expert == self.active else self.idle[expert]
             self.visitor_memory.copy_(home[: len(self.visitor_memory)], non_blocking=True)
             self.visitor_holds = holds
+
+    def _teach_late(self, batch: Batch) -> None:
+        """Let a score that must wait for the host learn a batch, now that the expert was trained on it."""
+        if not self.score.asynchronous:
+            self.score.study(self._prepare(batch.x), batch.y, None)
+            self.score.learn(skip=torch.zeros((), device=self.device))
+            self.stale = True
 
     def _admit(self, rivals: Sequence[int]) -> int:
         """Let these experts compete with the active one; return how many of the stack's scores are needed."""

@@ -53,7 +53,7 @@ class AutoencoderScore(Score):
                 self.latents = self.net.encode(torch.zeros(1, *self.shape, device=generator.device))[0].shape[1:]
         return torch.randn(rows, *self.latents, generator=generator, device=generator.device)
 
-    def study(self, x: Tensor, noise: Tensor | None) -> None:
+    def study(self, x: Tensor, y: Tensor, noise: Tensor | None) -> None:
         """Compute the gradient of the loss, the latent sampled by `noise`."""
         with mode_of(self.network, training=True, rows=len(x)):
             loss = self(x, noise).mean()

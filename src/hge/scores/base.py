@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,8 @@ class Score(nn.Module, ABC):
     All state is in parameters, buffers and the optimiser, and is changed in place.
     """
 
+    asynchronous = True
+    """Neither learning nor scoring makes the host wait, so that a CUDA graph can hold them."""
     optimiser: torch.optim.Optimizer | None = None
     """The optimiser of its network, if there is one."""
 
@@ -34,8 +37,8 @@ class Score(nn.Module, ABC):
         return
 
     @abstractmethod
-    def study(self, x: Tensor, noise: Tensor | None) -> None:
-        """Work out what a batch teaches; scores stay as they are."""
+    def study(self, x: Tensor, y: Tensor, noise: Tensor | None) -> None:
+        """Work out what a batch and its labels teach; scores stay as they are."""
 
     @abstractmethod
     def learn(self, skip: Tensor) -> None:
@@ -64,3 +67,29 @@ class Score(nn.Module, ABC):
     @abstractmethod
     def stacked(self, tensors: Mapping[str, Tensor], x: Tensor, *, batch_statistics: bool) -> Tensor:
         """Return the scores [experts, rows] of several experts, whose gate tensors are stacked."""
+
+    def parts(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return [rows, parts]: what the score of an expert with these gate tensors is made of; NaN says nothing."""
+        stacked = {name: tensor[None] for name, tensor in tensors.items()}
+        return self.stacked(stacked, x, batch_statistics=False)[0][:, None]
+
+
+@dataclass
+class Pupil:
+    """A score and what it has seen; teaches it in the plain way."""
+
+    score: Score
+    rows: int = 0
+    rows_at_refresh: int = 0
+
+    def teach(self, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
+        """Let the score learn a batch."""
+        score = self.score
+        if not self.rows:
+            score.start(x)
+        score.study(x, y, score.draw(len(x), generator))
+        score.learn(skip=torch.zeros((), device=x.device))
+        self.rows += len(x)
+        if score.refresh_due(self.rows, self.rows_at_refresh):
+            score.refresh(self.rows)
+            self.rows_at_refresh = self.rows

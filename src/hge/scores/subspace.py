@@ -33,7 +33,7 @@ class SubspaceScore(Score):
     >>> x = torch.randn(256, 8, generator=torch.Generator().manual_seed(0))
     >>> score = SubspaceScore(shape=(8,))
     >>> score.start(x)
-    >>> score.study(x, None)
+    >>> score.study(x, torch.zeros(256), None)
     >>> score.learn(skip=torch.zeros(()))
     >>> score.refresh(rows=256)
     >>> own, far = score.score(x, batch_statistics=False).mean(), score.score(x + 9, batch_statistics=False).mean()
@@ -81,7 +81,7 @@ class SubspaceScore(Score):
         self.centre.copy_(x.flatten(1).mean(0).nan_to_num(0.0, 0.0, 0.0))
 
     @torch.no_grad()
-    def study(self, x: Tensor, noise: Tensor | None) -> None:
+    def study(self, x: Tensor, y: Tensor, noise: Tensor | None) -> None:
         """Centre the rows."""
         self.centred = x.flatten(1) - self.centre
 

@@ -1,0 +1,20 @@
+"""Does any expert fit? A score that is high for rows unlike all that was learned."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hge.gate import FloatArray
+
+
+def unknown(surprise: FloatArray, doubt: FloatArray, usual_doubt: float) -> FloatArray:
+    """Return [rows]: how little a row is like anything that was learned; higher is stranger.
+
+    `surprise`: by how many spreads the chosen expert's score exceeds what is usual on its replay. It tells rows of
+    another kind. `doubt`: -log P(chosen expert). It tells rows between the experts. Neither is enough by itself
+    (results/choices/joint_prototype.json), and a row that fits better than usual is not more known for it.
+
+    >>> unknown(np.array([-3.0, 0.0, 6.0]), np.array([0.0, 0.7, 0.0]), usual_doubt=0.7)
+    array([0., 1., 6.])
+    """
+    return np.maximum(surprise, 0.0) + doubt / max(usual_doubt, 1e-9)

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from sklearn.metrics import roc_auc_score
+
+from hge import GatedExperts
+from hge.answer import Answerer
+from hge.calibration import GROWTH
+from hge.keys import Keys
+from hge.learner import Learner
+from hge.recipes import build_config
+from hge.run import build_pool, build_scenario
+
+
+def rows() -> tuple[np.ndarray, np.ndarray]:
+    data = load_digits()
+    return data.data / 16, data.target
+
+
+@pytest.fixture(scope="module")
+def model() -> GatedExperts:
+    """Two experts: 0 to 4 and 5 to 7. The digits 8 and 9 never came."""
+    X, y = rows()
+    low, high = y < 5, (y >= 5) & (y < 8)
+    model = GatedExperts(joint=True, gate_score="class-subspace", epochs=12).fit(X[low], y[low])
+    for _ in range(12):
+        model.partial_fit(X[high], y[high])
+    return model.flush()
+
+
+def test_the_joint_routes_and_its_confidence_is_a_probability(model: GatedExperts) -> None:
+    X, y = rows()
+    X, y = X[y < 8], y[y < 8]
+    expert, confidence = model.predict_expert(X)
+    right = expert == (y >= 5)
+    assert model.n_experts_ == 2
+    assert right.mean() > 0.97
+    assert ((confidence > 0.4) & (confidence <= 1)).all()
+    assert abs(confidence.mean() - right.mean()) < 0.05
+
+
+def test_mixture_sums_to_one_and_answers_as_well(model: GatedExperts) -> None:
+    X, y = rows()
+    X, y = X[y < 8], y[y < 8]
+    alone = model.score(X, y)
+    try:
+        model.mixture = True
+        np.testing.assert_allclose(model.predict_proba(X).sum(axis=1), 1)
+        assert model.score(X, y) > alone - 0.01
+    finally:
+        model.mixture = False
+
+
+def test_rows_that_were_never_learned_are_unknown(model: GatedExperts) -> None:
+    X, y = rows()
+    stranger = model.predict_unknown(X)
+    assert roc_auc_score(y >= 8, stranger) > 0.8
+    assert model.predict_unknown(np.random.default_rng(0).random((20, 64))).min() > np.median(stranger)
+
+
+def test_window_keeps_to_the_expert_of_the_rows_before(model: GatedExperts) -> None:
+    X, y = rows()
+    low, high = X[y < 5][:200], X[(y >= 5) & (y < 8)][:200]
+    truth = np.repeat([0, 1, 0], [200, 200, 100])
+    stream = np.concatenate([low, high, low[:100]])
+    by_row = (model.predict_expert(stream)[0] == truth).mean()
+    try:
+        model.routing = "window"
+        by_window = (model.predict_expert(stream)[0] == truth).mean()
+    finally:
+        model.routing = "sample"
+    assert by_window >= by_row
+    assert by_window > 0.985
+
+
+def test_answering_fits_nothing(model: GatedExperts) -> None:
+    calibration = model._learner.calibration
+    assert calibration is not None
+    before, looked = calibration.joint, calibration.evaluations
+    model.predict(rows()[0][:50])
+    assert calibration.joint is before
+    assert calibration.evaluations == looked
+
+
+def test_a_pickled_model_answers_the_same(model: GatedExperts) -> None:
+    X = rows()[0][:50]
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), model.predict_proba(X))
+
+
+def test_a_row_alone_gets_the_same_answer(model: GatedExperts) -> None:
+    X = rows()[0][:20]
+    together = model.predict_proba(X)
+    np.testing.assert_allclose(model.predict_proba(X[3:4])[0], together[3], atol=1e-5)
+
+
+def test_it_is_fitted_as_experts_grow_and_only_what_changed_is_looked_at() -> None:
+    config = replace(build_config("split-digits"), device="cpu")
+    keys = Keys(0)
+    scenario = build_scenario(config, keys, None)
+    learner = Learner(replace(config.learner, joint=True), build_pool(config, scenario, keys), keys, lambda event: None)
+    calibration = learner.calibration
+    assert calibration is not None
+    fits, joint = 0, None
+    for step, (_, batch) in enumerate(scenario.stream(config.batch_size, config.epochs, keys)):
+        learner.learn(batch)
+        fits, joint = fits + (calibration.joint is not joint), calibration.joint
+        if step == 200:
+            break
+    most = np.log(201) / np.log(GROWTH) + 4  # one expert: a geometric number of fits
+    assert 5 < fits <= most
+    calibration.fit()
+    looked = calibration.evaluations
+    calibration.fit()
+    assert calibration.evaluations == looked, "nobody was trained since"
+
+
+def test_without_a_joint_there_is_neither_mixture_nor_unknown() -> None:
+    X, y = rows()
+    with pytest.raises(ValueError, match="mixture: got True, expected joint=True"):
+        GatedExperts(mixture=True).fit(X[:64], y[:64])
+    plain = GatedExperts(epochs=1).fit(X[:64], y[:64])
+    with pytest.raises(ValueError, match=r"unknown: .* expected learner\.joint=true"):
+        plain.predict_unknown(X[:4])
+    with pytest.raises(ValueError, match="mixture"):
+        Answerer(plain._learner).mixture(torch.from_numpy(X[:4]).float(), 2)

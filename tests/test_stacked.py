@@ -39,6 +39,7 @@ SETTINGS = {
     "literal": replace(STICKY, sticky=False),
     "tree": replace(STICKY, organisation="tree"),
     "paper's tree": replace(STICKY, organisation="lca", sticky=False),
+    "joint": replace(STICKY, joint=True),
     "no review": replace(STICKY, review=False, epsilon=2.5),
 }
 

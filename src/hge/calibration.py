@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import ceil
 
 import numpy as np
 from torch import Tensor
@@ -39,6 +40,10 @@ class Calibration:
         if due:
             self.fit()
         return due
+
+    def quiet(self, expert: Expert) -> int:
+        """Return on how many batches the expert can be trained before `upkeep` has anything to do."""
+        return max(0, ceil(GROWTH * self._fitted_at.get(expert.id, 0)) - expert.batches_trained - 1)
 
     def fit(self) -> None:
         """Fit to what the experts remember now. Only what was trained since is looked at anew."""

@@ -243,8 +243,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Learn the rows that wait for a full batch, as a shorter one."""
         self._check_started()
         self._learn_waiting(least=1)
-        if self._learner.calibration is not None:
-            self._learner.calibration.fit()  # an end of the stream, as far as anyone knows
+        self._learner.end_stream()
         return self
 
     def predict(self, X: Rows) -> Labels:

@@ -112,6 +112,11 @@ class Learner:
                 if pulled:
                     yield self._learn(pulled.popleft())
 
+    def end_stream(self) -> None:
+        """Nothing more is known to come: let the joint score, if there is one, take in what was learned last."""
+        if self.calibration is not None:
+            self.calibration.fit()
+
     def _run(self, pulled: deque[Batch], stream: Iterator[Batch]) -> Iterator[Step]:
         """Algorithm 1 for a run of batches that the expert in use accepts: train, and nothing else happens.
 
@@ -141,7 +146,10 @@ class Learner:
             return 0
         if not self.config.sticky and self.config.organisation != "flat":
             return 0  # the gate must be asked, and a tree answers to the host only
-        return min(self.recent.until_outlier, self.organisation.quiet(expert.id))
+        quiet = self.organisation.quiet(expert.id)
+        if self.calibration is not None:
+            quiet = min(quiet, self.calibration.quiet(expert))
+        return min(self.recent.until_outlier, quiet)
 
     def _learn(self, batch: Batch) -> Step:
         """Learn one batch that is on the pool's device."""

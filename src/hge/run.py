@@ -56,6 +56,7 @@ def run(
             if ledger.runaway:
                 break
         seconds = time.perf_counter() - started
+        learner.end_stream()
         result = _result(config, scenario, learner, ledger)
         result |= {"samples_per_second": round(rows / seconds, 1), "protocol": protocol(config)}
         recorder.result(result)

@@ -74,7 +74,7 @@ def check_training_lowers_the_loss(make: MakePool) -> None:
     pool.create(0)
     batch = batch_for(pool, seed=53)
     losses = [pool.train(0, batch, step) for step in range(30)]
-    assert losses[-1] < losses[0]
+    assert sum(losses[-10:]) < sum(losses[:10])
 
 
 def check_order_of_other_work_does_not_matter(make: MakePool) -> None:

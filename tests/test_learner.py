@@ -28,7 +28,7 @@ from hge.learner import Learner
 from hge.promotion import Probation
 from hge.types import Batch
 
-SMALL = LearnerConfig(recent_capacity=4, promotion_window=3, sticky=False)
+SMALL = LearnerConfig(recent_capacity=4, promotion_window=3, sticky=False, promote_by_replay=False)
 
 
 class ScriptedPool:
@@ -117,6 +117,19 @@ def test_newcomer_takes_its_batches_and_is_promoted_when_its_window_is_full() ->
     assert of_kind(events, ExpertPromoted) == [ExpertPromoted(step=11, expert=1, rate=1.0, parent=0)]
     assert learner.tree.experts == [0, 1]
     assert learner.newcomers == []
+
+
+def test_newcomer_is_promoted_at_once_where_the_replay_says_that_it_pays() -> None:
+    config = replace(SMALL, promotion_window=50, promote_by_replay=True)
+    learner, events = learn("AAAAAA" + "BBB" + "B", config)
+    assert of_kind(events, ExpertPromoted) == [ExpertPromoted(step=9, expert=1, rate=1.0, parent=0)]
+    pool = ScriptedPool()
+    pool.scores_late = True
+    learner, events = learn("AAAAAA" + "BBB" + "B" * 40, config, pool)
+    assert learner.newcomers == [1], "a score that does not know its own yet must wait"
+    asked = [call for call in pool.score_calls if len(call) == 1]
+    learner, _ = learn("AAAAAA" + "BBB" + "B" * 80, config, pool)
+    assert len([call for call in pool.score_calls if len(call) == 1]) < 3.5 * len(asked), "asked ever more rarely"
 
 
 def test_newcomer_with_a_worse_score_stays_on_probation_but_learns() -> None:

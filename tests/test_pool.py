@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -45,6 +46,9 @@ SPECS = {
     ),
 }
 
+SPECS["augmented images"] = replace(
+    SPECS["mlp, subspace"], shape=(3, 8, 8), net=NETS["resnet18"], augment=True, optimiser=OptimiserConfig(lr=1e-3)
+)
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 POOLS = {"eager": EagerPool, "stacked": StackedPool}
@@ -117,3 +121,24 @@ def test_unusable_device_is_named() -> None:
     assert resolve_device("cpu") == "cpu"
     with pytest.raises(ValueError, match="device: got 'toaster'"):
         resolve_device("toaster")
+
+
+def test_images_are_changed_by_step_and_expert_and_only_for_the_expert() -> None:
+    pools = [
+        StackedPool(replace(SPECS["augmented images"], augment=flag), Keys(3), torch.device("cpu")) for flag in (1, 0)
+    ]
+    for pool in pools:
+        pool.create(0)
+    batch = batch_for(pools[0], seed=1)
+    losses = [pools[0].loss(0, batch, step) for step in (0, 0, 1)]
+    assert losses[0] == losses[1] != losses[2]
+    for pool in pools:
+        pool.train(0, batch, step=0)
+    one, other = (pool.scores([0], batch.x, batch_statistics=False) for pool in pools)
+    np.testing.assert_array_equal(one, other)
+    assert not torch.equal(pools[0].logits(0, batch.x), pools[1].logits(0, batch.x))
+
+
+def test_only_images_can_be_flipped() -> None:
+    with pytest.raises(ValueError, match=r"augment: got inputs of shape \(6,\)"):
+        replace(SPECS["mlp, subspace"], augment=True)

@@ -25,7 +25,7 @@ def decisions(folder: Path) -> list[list[object]]:
 
 @pytest.mark.parametrize("scenario", ["split-digits", "recurring-digits"])
 def test_golden_decisions(scenario: str, tmp_path: Path) -> None:
-    """Recorded on the first release: `hge run SCENARIO --epochs-scale 0.5`. A change here is a change of algorithm."""
+    """Recorded by `hge run SCENARIO --epochs-scale 0.5`. A change here is a change of algorithm: see CHANGELOG.md."""
     result = run(build_config(scenario, epochs_scale=0.5), tmp_path)
     expected = json.loads((GOLDEN / f"{scenario}.json").read_text())
     assert decisions(tmp_path) == expected

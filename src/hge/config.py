@@ -45,6 +45,8 @@ class LearnerConfig:
     """Batches over which a newcomer is compared with the gate's choice."""
     promotion_rate: float = 0.5
     """ε_promotion: a newcomer whose score is lower more often than this is promoted."""
+    promote_by_replay: bool = True
+    """flat: promote a newcomer as soon as the replay says that it pays; False is the paper's, the window only."""
     sticky: bool = True
     """Section 3.3's hint: while the last-used promoted expert accepts, do not ask the gate."""
     newcomers_answer: bool = True
@@ -112,7 +114,7 @@ class RunConfig:
 
     scenario: str
     method: Method = "ge"
-    recipe: Literal["default", "paper"] = "default"
+    recipe: Literal["default", "paper", "best"] = "default"
     tasks: int = 5
     epochs: int = 40
     batch_size: int = 32
@@ -131,6 +133,8 @@ class RunConfig:
     """How the experts' networks are kept: eager is the plain reference, stacked the fast one, which auto takes."""
     precision: Precision = "fp32"
     """Of products on a GPU: tf32 rounds their inputs to 10 bits, bf16 computes in 8 (autocast)."""
+    augment: bool = False
+    """Train experts on randomly flipped and cropped images."""
     idle_on_host: bool = False
     """stacked: experts that are not in use wait in the host's memory; the gate keeps what it needs."""
     net: str = "mlp"

@@ -14,7 +14,7 @@ import torch
 
 from hge.answer import ROWS_AT_ONCE, Answerer, Routing
 from hge.data.scenarios import Task
-from hge.events import Event, ExpertCreated
+from hge.events import Event, ExpertCreated, ExpertPromoted
 from hge.gate import FloatArray, IntArray
 from hge.learner import Step
 
@@ -51,11 +51,14 @@ class Ledger:
     """task -> expert -> number of the task's batches on which the expert was trained."""
     created: list[tuple[int, int]] = field(default_factory=list)
     """(step, expert) of every creation; the expert that the learner began with is not among them."""
+    promoted: dict[int, int] = field(default_factory=dict)
+    """expert -> step of its promotion."""
 
     def observe(self, task: int, step: Step, events: Sequence[Event]) -> None:
         """Take in one step of the run and its events, after the learner has taken it."""
         self.task_of_step.append(task)
         self.created += [(event.step, event.expert) for event in events if isinstance(event, ExpertCreated)]
+        self.promoted |= {event.expert: event.step for event in events if isinstance(event, ExpertPromoted)}
         for trained_step, expert in step.trained:
             self.trained[self.task_of_step[trained_step]][expert] += 1
 
@@ -64,6 +67,12 @@ class Ledger:
         """More than five experts were created while one task streamed."""
         per_task = Counter(self.task_of_step[step] for step, _ in self.created)
         return any(count > RUNAWAY for count in per_task.values())
+
+    @property
+    def promotion_delay(self) -> float | None:
+        """Mean number of batches from an expert's creation to its promotion, of those that were promoted."""
+        delays = [self.promoted[expert] - step for step, expert in self.created if expert in self.promoted]
+        return float(np.mean(delays)) if delays else None
 
     def switches(self) -> Switches:
         """Compare the creations with the tasks."""

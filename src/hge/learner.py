@@ -316,8 +316,15 @@ class Learner:
         if config.organisation == "tree":
             rng = self.keys.rng("tree")
             return SettlingOrganisation(replays, self.emit, config.upkeep_looks, config.replay_capacity, rng)
-        coverage = config.path_coverage if config.organisation == "lca" else None
-        return WindowedOrganisation(replays, self.emit, config.promotion_window, config.promotion_rate, coverage)
+        flat = config.organisation == "flat"
+        return WindowedOrganisation(
+            replays,
+            self.emit,
+            config.promotion_window,
+            config.promotion_rate,
+            path_coverage=None if flat else config.path_coverage,
+            by_replay=flat and config.promote_by_replay,
+        )
 
 
 def _pulling(stream: Iterator[Batch], pulled: deque[Batch]) -> Iterator[Batch]:

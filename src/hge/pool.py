@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from hge.augment import draw_changes, flip_and_crop
 from hge.config import OptimiserConfig, Precision, ScoreConfig
 from hge.features import features_and_logits
 from hge.gate import FloatArray
@@ -97,6 +98,12 @@ class PoolSpec:
     optimiser: OptimiserConfig
     precision: Precision = "fp32"
     idle_on_host: bool = False
+    augment: bool = False
+    """Train on flipped and cropped images; scores and replay see them as they came."""
+
+    def __post_init__(self) -> None:
+        if self.augment and len(self.shape) != 3:
+            raise ValueError(f"augment: got inputs of shape {self.shape}, expected (channels, height, width)")
 
     def build(self, keys: Keys, expert: int, device: torch.device) -> tuple[nn.Module, Score]:
         """Return an untrained expert's network and score, their weights drawn by (seed, expert)."""
@@ -108,6 +115,12 @@ class PoolSpec:
             if isinstance(module, _BatchNorm) and module.momentum is not None:
                 module.num_batches_tracked = None  # only a cumulative average needs it
         return net, score
+
+    def changes(self, keys: Keys, expert: int, step: int, rows: int, device: torch.device) -> Tensor | None:
+        """Return how the images of a batch are changed before the expert is trained on them."""
+        if not self.augment:
+            return None
+        return draw_changes(rows, keys.generator("augment", step, expert, device=device))
 
 
 class EagerPool:
@@ -142,7 +155,7 @@ class EagerPool:
             self.keys.seeded("dropout", step, expert, device=self.device),
             mode_of(net, training=False, rows=len(batch), batch_statistics=True),
         ):
-            return float(nn.functional.cross_entropy(net(as_float(batch.x)), batch.y))
+            return float(nn.functional.cross_entropy(net(self._changed(batch, expert, step)), batch.y))
 
     def train(self, expert: int, batch: Batch, step: int) -> float:
         """Take one optimiser step on the expert and let its score learn."""
@@ -154,7 +167,7 @@ class EagerPool:
             mode_of(member.net, training=True, rows=len(batch)),
         ):
             with self._autocast():
-                loss = nn.functional.cross_entropy(member.net(x), batch.y)
+                loss = nn.functional.cross_entropy(member.net(self._changed(batch, expert, step)), batch.y)
             member.optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             if not nn.utils.get_total_norm(gradients(member.net)).isfinite():
@@ -216,6 +229,11 @@ class EagerPool:
         """Count weights, statistics and optimisers' states."""
         per_expert = [member.bytes for member in self.members]
         return {"bytes_per_expert": max(per_expert, default=0), "device_bytes": sum(per_expert), "host_bytes": 0}
+
+    def _changed(self, batch: Batch, expert: int, step: int) -> Tensor:
+        changes = self.spec.changes(self.keys, expert, step, len(batch), self.device)
+        x = as_float(batch.x)
+        return x if changes is None else flip_and_crop(x, changes)
 
     def _arithmetic(self) -> AbstractContextManager[None]:
         return arithmetic(self.spec.precision, self.device)

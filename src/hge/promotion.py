@@ -96,6 +96,11 @@ class Probation:
         """Share of the window in which the newcomer's score was lower."""
         return sum(self.lower) / len(self.lower) if self.lower else 0.0
 
+    @property
+    def accepted(self) -> int:
+        """Number of batches that it accepted."""
+        return self.paths.total()
+
     def passed(self, promotion_rate: float) -> bool:
         """The window is full, and the rate exceeds ε_promotion."""
         return len(self.lower) == self.window and self.rate > promotion_rate
@@ -111,6 +116,8 @@ class WindowedOrganisation:
     promotion_rate: float
     path_coverage: float | None
     """None: flat."""
+    by_replay: bool = False
+    """Promote as soon as what the experts remember says that it pays, however short the window."""
     tree: Tree = field(default_factory=Tree)
     probations: dict[int, Probation] = field(default_factory=dict)
 
@@ -129,7 +136,7 @@ class WindowedOrganisation:
         """Record the outcome and the path; promote the newcomer if it has passed."""
         probation = self.probations[newcomer]
         probation.record(lower, path)
-        if not probation.passed(self.promotion_rate):
+        if not (probation.passed(self.promotion_rate) or (self.by_replay and self._pays(newcomer))):
             return False
         del self.probations[newcomer]
         if self.path_coverage is None:
@@ -146,6 +153,24 @@ class WindowedOrganisation:
     def quiet(self, used: int) -> int:
         """Return as many as anybody may ask for."""
         return MANY
+
+    def _pays(self, newcomer: int) -> bool:
+        """Would most of its replay be sent to it, and less of the others' than it gains? Asked ever more rarely."""
+        if self.probations[newcomer].accepted.bit_count() > 1:  # at the 1st, 2nd, 4th, 8th … batch
+            return False
+        gained = sum(
+            self.replays.batch_score(newcomer, newcomer, place)
+            < min(self.replays.batch_score(expert, newcomer, place) for expert in self.tree.experts)
+            for place in range(self.replays.size(newcomer))
+        )
+        if gained <= self.replays.size(newcomer) / 2:
+            return False
+        lost = sum(
+            self.replays.batch_score(newcomer, owner, place) < self.replays.batch_score(owner, owner, place)
+            for owner in self.tree.experts
+            for place in range(self.replays.size(owner))
+        )
+        return gained > lost
 
     def _steals(self, newcomer: int, owner: int) -> bool:
         """Would any batch of the owner's replay be sent to the newcomer?"""

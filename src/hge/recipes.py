@@ -90,7 +90,25 @@ def paper(scenario: str) -> RunConfig:
         recipe="paper",
         score=ScoreConfig(name="autoencoder", kl_weight=1.0),
         optimiser=_papers_optimiser(PAPER[scenario]),
-        learner=LearnerConfig(sticky=False, review_newcomers=False, newcomers_answer=False),
+        learner=LearnerConfig(sticky=False, review_newcomers=False, newcomers_answer=False, promote_by_replay=False),
+    )
+
+
+def best(scenario: str) -> RunConfig:
+    """What was best on validation parts: a subspace per class, and a joint score that answers.
+
+    For photographs also a ResNet-18 of CIFAR's size that is trained on flipped and cropped images.
+    """
+    config = default(scenario)
+    convolutional = PAPER[scenario].convolutional
+    return replace(
+        config,
+        recipe="best",
+        score=ScoreConfig(name="class-subspace"),
+        learner=LearnerConfig(joint=True),
+        net="resnet18-cifar" if convolutional else config.net,
+        augment=convolutional and "mnist" not in scenario,  # a flipped digit is none
+        optimiser=OptimiserConfig(),
     )
 
 
@@ -101,4 +119,4 @@ def _papers_optimiser(settings: PaperSettings) -> OptimiserConfig:
     return OptimiserConfig(name="sgd", lr=0.01, momentum=0.9, weight_decay=1e-4, clip_norm=clip_norm)
 
 
-RECIPES = {"default": default, "paper": paper}
+RECIPES = {"default": default, "paper": paper, "best": best}

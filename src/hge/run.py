@@ -117,6 +117,7 @@ def build_spec(config: RunConfig, scenario: Scenario) -> PoolSpec:
         config.optimiser,
         config.precision,
         config.idle_on_host,
+        config.augment,
     )
 
 
@@ -137,6 +138,7 @@ def _result(config: RunConfig, scenario: Scenario, learner: Learner, ledger: Led
         "switches_missed": switches.missed,
         "switches_false": switches.false,
         "switch_delay": switches.delay,
+        "promotion_delay": ledger.promotion_delay,
         "score_evaluations_per_batch": {k: round(v / learner.steps, 3) for k, v in learner.evaluations.items()},
         "dnf": ledger.runaway,
         "batches": learner.steps,

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hge.augment import flip_and_crop
 from hge.features import features_and_logits
 from hge.gate import FloatArray
 from hge.graphs import Graphs, Mailbox, Side
@@ -156,7 +157,8 @@ class StackedPool:
             return self.refused[2]  # the run that it ended has computed it
         self._invite(expert)
         with self._seeded(expert, step):
-            return float(self._run("look", self._look, batch.x, batch.y))
+            changes = self.spec.changes(self.keys, expert, step, len(batch), self.device)
+            return float(self._run("look", self._look, batch.x, batch.y, changes))
 
     def train(self, expert: int, batch: Batch, step: int) -> float:
         """Take one optimiser step on the expert and let its score learn, whatever the loss."""
@@ -262,7 +264,8 @@ class StackedPool:
         if self.score.network is not None:
             self.noise.manual_seed(self.keys.integer("noise", step, expert))
             noise = self.score.draw(len(batch), self.noise)
-        inputs = batch.x, batch.y, noise
+        changes = self.spec.changes(self.keys, expert, step, len(batch), self.device)
+        inputs = batch.x, batch.y, noise, changes
         with self._seeded(expert, step):
             if rule.gates and not self.score.asynchronous:
                 self._show_gate()
@@ -273,7 +276,7 @@ class StackedPool:
         self.stale = self.stale or self.score.network is not None
         self.trained[expert] += 1
 
-    def _train(self, rule: Rule, x: Tensor, y: Tensor, noise: Tensor | None) -> Tensor:
+    def _train(self, rule: Rule, x: Tensor, y: Tensor, noise: Tensor | None, changes: Tensor | None) -> Tensor:
         """Forward, compare with the bound, update if accepted; return the loss, and 1 if nothing was updated.
 
         `stopped` becomes 1 at the first batch that may not be trained, and stays so for the rest of the run.
@@ -287,7 +290,7 @@ class StackedPool:
                 if rule.gates:
                     self._compare_scores(rule.gates, x)
             with self._autocast(), self._training_mode(len(x)):
-                loss = nn.functional.cross_entropy(self.net(x), y)
+                loss = nn.functional.cross_entropy(self.net(_changed(x, changes)), y)
             with self.beside():
                 updated = self._compare_loss(rule, loss.detach())
             self.optimiser.zero_grad()
@@ -337,7 +340,7 @@ class StackedPool:
         lower = own < (scores + self.handicap[:gates]).min()
         torch.where(lower, self.stopped, self.one, out=self.stopped)
 
-    def _look(self, x: Tensor, y: Tensor) -> Tensor:
+    def _look(self, x: Tensor, y: Tensor, changes: Tensor | None = None) -> Tensor:
         """Return the loss of whoever visits."""
         with (
             torch.no_grad(),
@@ -345,7 +348,7 @@ class StackedPool:
             self._autocast(),
             mode_of(self.visitor, training=False, rows=len(x), batch_statistics=True),
         ):
-            return nn.functional.cross_entropy(self.visitor(self._prepare(x)), y)
+            return nn.functional.cross_entropy(self.visitor(_changed(self._prepare(x), changes)), y)
 
     def _score(self, experts: Sequence[int], batch_statistics: bool, x: Tensor) -> Tensor:
         """Return the scores of some experts, finite."""
@@ -434,6 +437,10 @@ class StackedPool:
 
     def _autocast(self) -> AbstractContextManager[None]:
         return autocast(self.spec.precision, self.device)
+
+
+def _changed(x: Tensor, changes: Tensor | None) -> Tensor:
+    return x if changes is None else flip_and_crop(x, changes)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,12 +22,12 @@ from hge.window import follow
 
 
 @pytest.fixture(scope="module")
-def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     config = replace(build_config("split-digits", epochs_scale=0.4), seed=100, device="cpu")
     return gates(config, tmp_path_factory.mktemp("gates"), validation=True)
 
 
-def test_every_score_is_on_the_board_with_its_cost(result: dict[str, object]) -> None:
+def test_every_score_is_on_the_board_with_its_cost(result: dict[str, Any]) -> None:
     rows = {row["score"]: row for row in result["scores"]}
     assert list(rows) == ["subspace", "autoencoder", "class-subspace", "energy", "joint"]
     assert rows["subspace"]["multiply_adds"] == 64 * (16 + 1)  # directions, and the mean
@@ -36,7 +37,7 @@ def test_every_score_is_on_the_board_with_its_cost(result: dict[str, object]) ->
     assert all(row["microseconds"] > 0 for row in rows.values())
 
 
-def test_the_joint_is_as_good_as_its_best_part(result: dict[str, object]) -> None:
+def test_the_joint_is_as_good_as_its_best_part(result: dict[str, Any]) -> None:
     gate = {row["score"]: row["gate_accuracy"] for row in result["scores"]}
     one_row = 100 / 16 / 5  # the validation part has about 16 rows a task
     assert gate["joint"]["1"] >= max(gate[name]["1"] for name in gate if name != "joint") - one_row
@@ -66,6 +67,12 @@ def test_the_validation_part_is_a_tenth_that_nobody_trains_on() -> None:
         assert train | held == set(before.train.rows.tolist())
     share = sum(len(t.test) for t in chosen.tasks) / sum(len(t.train) for t in whole.tasks)
     assert 0.05 < share < 0.15
+
+
+def test_strangers_are_told_and_the_page_shows_it(result: dict[str, Any]) -> None:
+    roc = result["unknown"]
+    assert 80 < roc["area"] <= 100
+    assert roc["found"] == sorted(roc["found"]), "more alarms find more"
 
 
 @settings(max_examples=30, deadline=None)

@@ -60,6 +60,30 @@ def routing_figure(record: RunRecord, routing: str) -> str:
     return svg.getvalue()
 
 
+def gates_figure(result: dict[str, Any]) -> str:
+    """How often each score finds the right expert, by the number of rows that are known to belong together."""
+    with _figure(7.5, 4.0) as (figure, svg):
+        axes = figure.subplots()
+        for number, row in enumerate(result["scores"]):
+            sizes, right = list(map(int, row["gate_accuracy"])), list(row["gate_accuracy"].values())
+            axes.plot(sizes, right, "o-", color=colour_of(number), label=row["score"])
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(result["groups"], [str(size) for size in result["groups"]])
+        axes.set(xlabel="rows that are known to belong together", ylabel="right expert, %")
+        axes.legend(frameon=False)
+    return svg.getvalue()
+
+
+def roc_figure(unknown: dict[str, Any]) -> str:
+    """Rows of an unknown task that are found, against false alarms on known ones."""
+    with _figure(4.2, 3.8) as (figure, svg):
+        axes = figure.subplots()
+        axes.plot(unknown["false_alarms"], unknown["found"], color=colour_of(0))
+        axes.plot([0, 1], [0, 1], ":", color=BOUND)
+        axes.set(xlabel="known rows that are suspected", ylabel="strangers that are found", xlim=(0, 1), ylim=(0, 1.01))
+    return svg.getvalue()
+
+
 def _draw_losses(axes: Axes, record: RunRecord, size: float = 5) -> None:
     trace = record.trace
     step, loss, refused = trace["step"], trace["loss"], trace["set_aside"].astype(bool)

@@ -28,6 +28,7 @@ from hge.pool import ExpertPool
 from hge.record import write_json
 from hge.run import build_pool, build_scenario, build_spec, check, protocol
 from hge.scores import Pupil, Score, build_score
+from hge.strangers import last_task_unknown
 from hge.switch import LossStats
 from hge.training import has_batch_norm
 from hge.types import as_float
@@ -97,6 +98,7 @@ def gates(
         "scores": rows,
         "separate": _mean_over_tasks(right, samples.task),
         "mixture": _mixture(calibration, samples, scenario.classes),
+        "unknown": last_task_unknown(pool, experts, *_parted(samples)) if len(experts) > 2 else None,
         "groups": list(GROUPS),
         "tasks": [task.name for task in scenario.tasks],
         "part": "validation" if validation else "test",
@@ -227,6 +229,12 @@ def _cost(contestant: Contestant, x: Tensor) -> dict[str, float]:
     each = len(x) * experts
     multiply_adds = counter.get_total_flops() / 2 / each + contestant.extra_multiply_adds
     return {"multiply_adds": round(multiply_adds), "microseconds": round(1e6 * float(np.median(seconds)) / each, 3)}
+
+
+def _parted(samples: Samples) -> tuple[Tensor, Tensor]:
+    """Return the rows of all tasks but the last, and those of the last."""
+    last = torch.from_numpy(samples.task == samples.task.max()).to(samples.x.device)
+    return samples.x[~last], samples.x[last]
 
 
 def _mixture(calibration: Calibration, samples: Samples, outputs: int) -> float:

@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from matplotlib.figure import Figure
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from hge.config import override
 from hge.data_commands import DataFolder
-from hge.drawing import colour_of
 from hge.gates import gates
 from hge.pool import resolve_device
 from hge.recipes import RECIPES, build_config
+from hge.report import write_gates
 
 console = Console()
 
@@ -60,8 +59,10 @@ def gates_command(
         f"All experts' answers together, single samples: {result['mixture']:.2f} %.",
         soft_wrap=True,
     )
-    draw(result, folder / "gates.svg")
-    console.print(f"Files: {folder}/gates.json, gates.svg", soft_wrap=True)
+    if result["unknown"]:
+        area = result["unknown"]["area"]
+        console.print(f"The last task told from the others without its expert: {area:.1f} % area under the ROC curve.")
+    console.print(f"Report: {write_gates(folder)}", soft_wrap=True)
 
 
 def leaderboard(scenario: str, result: dict[str, Any]) -> Table:
@@ -74,17 +75,3 @@ def leaderboard(scenario: str, result: dict[str, Any]) -> Table:
         table.add_row(row["score"], *cells, f"{row['multiply_adds']:,}", f"{row['microseconds']:.1f}")
     table.caption = "cost per image and expert"
     return table
-
-
-def draw(result: dict[str, Any], path: Path) -> None:
-    """Plot gate accuracy against the size of the group."""
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
-    axes = figure.subplots()
-    for number, row in enumerate(result["scores"]):
-        gate = row["gate_accuracy"]
-        axes.plot([int(size) for size in gate], list(gate.values()), "o-", color=colour_of(number), label=row["score"])
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(result["groups"], [str(size) for size in result["groups"]])
-    axes.set(xlabel="rows that are known to belong together", ylabel="right expert, %")
-    axes.legend(frameon=False)
-    figure.savefig(path, metadata={"Date": None})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from hge.drawing import DrawnTree, colour_of, tree_svg
-from hge.figures import loss_figure, routing_figure, switch_figure
+from hge.figures import gates_figure, loss_figure, roc_figure, routing_figure, switch_figure
 from hge.gate import Tree
 from hge.record import RunRecord, read_result
 
+GATES = "gates.json"
 ORGANISATIONS = {
     "ge": "GE: flat",
     "hge": "HGE: Algorithm 3 in the order of the tasks",
@@ -25,10 +27,24 @@ ORGANISATIONS = {
 
 def write_report(folder: Path) -> Path:
     """Read a run's files and write report.html beside them."""
+    if (folder / GATES).is_file():
+        return write_gates(folder)
     result = read_result(folder)
     html = _organise_page(result) if "organisation" in result else _run_page(RunRecord.read(folder))
     path = folder / "report.html"
     path.write_text(html, encoding="utf-8")
+    return path
+
+
+def write_gates(folder: Path) -> Path:
+    """Write report.html and gates.svg beside the leaderboard of scores in gates.json."""
+    result = json.loads((folder / GATES).read_text(encoding="utf-8"))
+    plot, strangers = gates_figure(result), result["unknown"]
+    (folder / "gates.svg").write_text(plot, encoding="utf-8")
+    sizes = [str(size) for size in result["groups"] if str(size) in result["scores"][0]["gate_accuracy"]]
+    roc = Markup(roc_figure(strangers)) if strangers else ""
+    path = folder / "report.html"
+    path.write_text(_render("gates.html.j2", **result, sizes=sizes, plot=Markup(plot), roc=roc), encoding="utf-8")
     return path
 
 

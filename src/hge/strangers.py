@@ -1,0 +1,58 @@
+"""How well the unknown score tells rows of a task that nobody has learned: its ROC."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.metrics import roc_auc_score, roc_curve
+from torch import Tensor
+
+from hge.calibration import Calibration
+from hge.expert import Expert
+from hge.gate import FloatArray
+from hge.pool import ExpertPool
+from hge.unknown import unknown
+
+ROWS_AT_ONCE = 512
+POINTS = np.linspace(0, 1, 21)
+"""False alarms at which the curve is written down."""
+
+
+def last_task_unknown(pool: ExpertPool, experts: Sequence[Expert], known: Tensor, foreign: Tensor) -> dict[str, Any]:
+    """Leave out the last expert; return the ROC of telling its task's rows from those of all other tasks."""
+    calibration = Calibration(pool, experts[:-1])
+    calibration.fit()
+    strange = [
+        np.concatenate([_unknown(pool, calibration, part) for part in torch.split(rows, ROWS_AT_ONCE)])
+        for rows in (known, foreign)
+    ]
+    is_foreign = np.repeat([0, 1], [len(rows) for rows in strange])
+    scores = np.concatenate(strange)
+    false_alarms, found, _ = roc_curve(is_foreign, scores)
+    return {
+        "area": round(100 * float(roc_auc_score(is_foreign, scores)), 3),
+        "false_alarms": POINTS.round(2).tolist(),
+        "found": np.interp(POINTS, false_alarms, found).round(4).tolist(),
+    }
+
+
+def _unknown(pool: ExpertPool, calibration: Calibration, x: Tensor) -> FloatArray:
+    """As `Answerer.unknown`, for experts that no learner keeps."""
+    joint = calibration.joint
+    assert joint is not None
+    logs = joint.experts(joint.pairs(calibration.evidence(x)))
+    chosen, rows = logs.argmax(axis=0), np.arange(len(x))
+    scores = pool.scores(range(len(logs)), x, batch_statistics=False)
+    usual = [_usual(pool, expert) for expert in calibration.experts]
+    mean, spread = (np.array(column)[chosen] for column in zip(*usual, strict=True))
+    return unknown((scores[chosen, rows] - mean) / spread, -logs[chosen, rows], joint.usual_doubt)
+
+
+def _usual(pool: ExpertPool, expert: Expert) -> tuple[float, float]:
+    """Mean and spread of an expert's score on the rows that it remembers."""
+    rows = [pool.scores([expert.id], kept.batch.x, batch_statistics=False)[0] for kept in expert.replay.kept]
+    scores = np.concatenate(rows)
+    return float(scores.mean()), max(float(scores.std()), 1e-12)

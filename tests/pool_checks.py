@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from hge.pool import ExpertPool
@@ -159,6 +160,28 @@ def check_numbers_that_are_none_do_no_harm(make: MakePool) -> None:
     assert np.isfinite(scores).all()
     assert (scores[:, 0] > scores[:, 1:].max()).all()
     assert pool.logits(0, bad.x).isfinite().all()
+
+
+def check_state_makes_the_same_expert(make: MakePool) -> None:
+    pool, twin = trained_pool(make), make()
+    for expert in range(2):
+        twin.create(expert)
+        twin.load_state(expert, pool.state(expert))
+    assert_same(fingerprint(pool), fingerprint(twin))
+    batch = batch_for(pool, seed=62)
+    for expert in (1, 0):
+        assert pool.train(expert, batch, step=9) == twin.train(expert, batch, step=9)
+    assert_same(fingerprint(pool), fingerprint(twin))
+
+
+def check_state_that_does_not_fit_is_refused(make: MakePool) -> None:
+    pool = trained_pool(make)
+    before, state = fingerprint(pool), pool.state(0)
+    name = next(iter(state))
+    for bad in ({k: v for k, v in state.items() if k != name}, state | {name: torch.zeros(2, 7)}):
+        with pytest.raises(ValueError, match=name):
+            pool.load_state(1, bad)
+    assert_same(before, fingerprint(pool))
 
 
 CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]

@@ -11,7 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 DIGITS = ("split-digits", "permuted-digits", "recurring-digits")
-METHODS = (("ge", "default"), ("ge-no-review", "default"), ("ge", "paper"))
+METHODS = (("ge", "default"), ("ge-no-review", "default"), ("ge", "paper"), ("ge", "best"))
+GATES = ("smnist", "pmnist", "mnist-kmnist")
 TREES = (("ge", "default"), ("hge", "default"), ("hge", "paper"))
 # scenario, file stem, seeds, the paper's HGE and Upper: experts queried (Table 2); None: the digits are ours
 ORGANISED = (
@@ -105,7 +106,44 @@ def scale_table() -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.parametrize("table", [digits_table, trees_table, organised_table, scale_table])
+def speed_table() -> str:
+    lines = ["| device | network | score | way | 1 expert | 20 | 100 |", "|---|---|---|---|---|---|---|"]
+    for name in ("h200-steps-mlp-autoencoder", "h200-steps-mlp-subspace", "h200-steps-resnet18-subspace", "cpu-steps"):
+        document = json.loads((ROOT / "results" / "bench" / f"{name}.json").read_text())
+        on_gpu = name.startswith("h200")
+        for way in ("sticky", "literal"):
+            rows = [row for row in document["steps"] if row["loop"] == f"GE {way}"]
+            ratio = {r["experts"]: r["ratio_to_graphed" if on_gpu else "ratio_to_eager"]["median"] for r in rows}
+            subject = rows[0]["subject"]
+            device = "H200" if on_gpu else "CPU, 2 cores"
+            cells = " | ".join(f"{ratio[n]:.2f}" if n in ratio else "–" for n in (1, 20, 100))
+            lines.append(f"| {device} | {subject['net']} | {subject['score']} | {way} | {cells} |")
+    return "\n".join(lines)
+
+
+def gates_table() -> str:
+    sizes = ("1", "8", "32", "128")
+    lines = [
+        f"| scenario | epochs | score | {' | '.join(sizes)} | accuracy, single samples | multiply-adds |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for scenario in GATES:
+        boards = [json.loads((ROOT / f"results/gates/{scenario}-seed{seed}.json").read_text()) for seed in range(3)]
+        assert {board["part"] for board in boards} == {"test"}
+        for number, first in enumerate(boards[0]["scores"]):
+            rows = [board["scores"][number] for board in boards]
+            gate = " | ".join(spread([row["gate_accuracy"][size] for row in rows]) for size in sizes)
+            accuracy = spread([row["accuracy"]["1"] for row in rows])
+            epochs = boards[0]["protocol"]["epochs"]
+            cost = f"{first['multiply_adds']:,}"
+            lines.append(f"| {scenario} | {epochs} | {first['score']} | {gate} | {accuracy} | {cost} |")
+    return "\n".join(lines)
+
+
+TABLES = [digits_table, trees_table, organised_table, scale_table, speed_table, gates_table]
+
+
+@pytest.mark.parametrize("table", TABLES)
 def test_readme_shows_the_results(table: Any) -> None:
     assert table() in (ROOT / "README.md").read_text()
 

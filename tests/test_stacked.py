@@ -221,3 +221,18 @@ def test_a_stack_doubles_and_keeps_what_it_holds() -> None:
     assert moved == [True, True, False, True, False]
     assert stack.of([0, 3, 5])["a"][:, 0].tolist() == [0.0, 3.0, 5.0]
     assert stack.of([2, 3])["a"].data_ptr() == stack.tensors["a"][2].data_ptr()
+
+
+@pytest.mark.parametrize("spec", [MLP, VAE, CLASSES, CONV], ids=["subspace", "autoencoder", "classes", "convolutional"])
+def test_experts_move_between_pools(spec: PoolSpec) -> None:
+    pools = [POOLS[name](spec, Keys(3), torch.device("cpu")) for name in POOLS]
+    for expert in range(2):
+        for pool in pools:
+            pool.create(expert)
+        pools[0].train(expert, batch_for(pools[0], seed=expert), step=0)
+        pools[1].load_state(expert, pools[0].state(expert))
+    x = batch_for(pools[0], seed=9).x
+    for expert in range(2):
+        answers = [pool.logits(expert, x) for pool in pools]
+        torch.testing.assert_close(*answers)
+    np.testing.assert_allclose(*(pool.scores([0, 1], x, batch_statistics=False) for pool in pools), rtol=1e-4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import ceil
 
 import numpy as np
 from torch import Tensor
@@ -14,10 +13,21 @@ from hge.gate import FloatArray, IntArray
 from hge.joint import Evidence, Joint, Reader, fit_joint
 from hge.pool import ExpertPool
 
-GROWTH = 1.5
-"""The joint is fitted anew when an expert has been trained on so many times the batches of the last time."""
-MOST_ROWS = 12_800
-"""Replay rows that a fit looks at, at the most."""
+GROWTH = 2
+"""The joint is fitted anew when the experts have been trained on so many times the batches of the last time."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much goes into a fit."""
+
+    rows: int
+    """Replay rows that it looks at, at the most."""
+    iterations: int
+
+
+ROUGH, FULL = Effort(rows=2_000, iterations=40), Effort(rows=12_800, iterations=200)
+"""In the middle of a stream, and at its end."""
 
 
 @dataclass
@@ -29,23 +39,30 @@ class Calibration:
     joint: Joint | None = None
     evaluations: int = 0
     """Replay batches that were looked at by an expert so far."""
-    _fitted_at: dict[int, int] = field(default_factory=dict)
-    """expert -> batches on which it was trained when the joint was fitted."""
+    _known: int = 0
+    """Experts that the joint knows;"""
+    _trained_at_fit: int = 0
+    """and on how many batches they had been trained, all together."""
     _readers: dict[int, tuple[int, Reader]] = field(default_factory=dict)
     _columns: dict[tuple[int, int], tuple[tuple[int, int], FloatArray]] = field(default_factory=dict)
 
+    @property
+    def _trained(self) -> int:
+        return sum(expert.batches_trained for expert in self.experts)
+
     def upkeep(self) -> bool:
-        """Fit anew if an expert is new or has grown; return whether it was due."""
-        due = any(e.batches_trained >= GROWTH * self._fitted_at.get(e.id, 0) for e in self.experts if e.replay.kept)
+        """Fit anew, roughly, if an expert is new or much was learned; return whether it was due."""
+        due = self._known < len(self.experts) or self._trained >= GROWTH * self._trained_at_fit
         if due:
-            self.fit()
+            self.fit(ROUGH)
         return due
 
-    def quiet(self, expert: Expert) -> int:
-        """Return on how many batches the expert can be trained before `upkeep` has anything to do."""
-        return max(0, ceil(GROWTH * self._fitted_at.get(expert.id, 0)) - expert.batches_trained - 1)
+    def quiet(self) -> int:
+        """Return on how many batches an expert can be trained before `upkeep` has anything to do."""
+        # Less one, and one more: the last of them may bring an outlier's training with it.
+        return max(0, GROWTH * self._trained_at_fit - self._trained - 2)
 
-    def fit(self) -> None:
+    def fit(self, effort: Effort = FULL) -> None:
         """Fit to what the experts remember now. Only what was trained since is looked at anew."""
         known = [e for e in self.experts if e.replay.kept]
         if len(known) < len(self.experts):
@@ -54,9 +71,10 @@ class Calibration:
         labels = [_labels(e) for e in known]
         read = np.concatenate([np.concatenate([self._read(e, o) for e in known], axis=1) for o in known])
         expert = np.repeat([e.id for e in known], [len(own) for own in labels])
-        thin = slice(None, None, -(-len(read) // MOST_ROWS))
-        self.joint = fit_joint(readers, read[thin], expert[thin], np.concatenate(labels)[thin])
-        self._fitted_at = {e.id: e.batches_trained for e in known}
+        thin = slice(None, None, -(-len(read) // effort.rows))
+        label = np.concatenate(labels)[thin]
+        self.joint = fit_joint(readers, read[thin], expert[thin], label, effort.iterations)
+        self._known, self._trained_at_fit = len(known), self._trained
 
     def evidence(self, x: Tensor) -> list[Evidence]:
         """Ask every expert that the joint knows."""

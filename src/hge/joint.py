@@ -25,7 +25,6 @@ TAIL = 3.0
 """Beyond so many spreads a column grows like a logarithm."""
 OWN_SHARE = 0.02
 """A class with fewer rows in the replay than this share of the commonest one's came with an outlier."""
-ITERATIONS = 200
 TINY = 1e-9
 
 
@@ -136,7 +135,9 @@ class Joint:
         return whole
 
 
-def fit_joint(readers: Sequence[Reader], columns: FloatArray, expert: IntArray, label: IntArray) -> Joint:
+def fit_joint(
+    readers: Sequence[Reader], columns: FloatArray, expert: IntArray, label: IntArray, iterations: int
+) -> Joint:
     """Fit to replay rows: [rows, columns] as read by all readers, the expert that keeps each row, and its class.
 
     Maximum a posteriori under a standard normal prior on the weights of standardised columns; every expert counts
@@ -146,7 +147,7 @@ def fit_joint(readers: Sequence[Reader], columns: FloatArray, expert: IntArray, 
     >>> own = [Evidence(s[:, None], np.zeros((4, 2)), np.zeros((4, 0))) for s in scores]
     >>> readers = [Reader.of(e, np.array([k] * 4)) for k, e in enumerate(own)]
     >>> columns = np.concatenate([r.read(e) for r, e in zip(readers, own)], axis=1)
-    >>> joint = fit_joint(readers, columns, np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1]))
+    >>> joint = fit_joint(readers, columns, np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1]), 99)
     >>> joint.experts(joint.pairs(own)).argmax(axis=0).tolist()
     [0, 0, 1, 1]
     """
@@ -171,7 +172,7 @@ def fit_joint(readers: Sequence[Reader], columns: FloatArray, expert: IntArray, 
         value = -float((logs[np.arange(rows), pair] * weight).sum()) + float(flat @ flat) / 2
         return value / rows, gradient / rows
 
-    found = minimize(loss, np.zeros((width + 1) * pairs), jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS})
+    found = minimize(loss, np.zeros((width + 1) * pairs), jac=True, method="L-BFGS-B", options={"maxiter": iterations})
     weights, bias = found.x[:-pairs].reshape(width, pairs), found.x[-pairs:]
     joint = Joint(tuple(readers), mean, scale, weights, bias, usual_doubt=0.0)
     doubt = -joint.experts(log_softmax(x @ weights + bias, axis=1)).max(axis=0)

@@ -148,7 +148,7 @@ class Learner:
             return 0  # the gate must be asked, and a tree answers to the host only
         quiet = self.organisation.quiet(expert.id)
         if self.calibration is not None:
-            quiet = min(quiet, self.calibration.quiet(expert))
+            quiet = min(quiet, self.calibration.quiet())
         return min(self.recent.until_outlier, quiet)
 
     def _learn(self, batch: Batch) -> Step:

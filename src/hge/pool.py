@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import isfinite, nan
@@ -22,9 +22,19 @@ from hge.keys import Keys
 from hge.nets import AutoencoderFactory, NetFactory, Shape
 from hge.scores import Pupil, Score, build_score
 from hge.switch import LossStats
-from hge.training import arithmetic, autocast, build_optimiser, gradients, has_batch_norm, mode_of, state_of
+from hge.training import (
+    arithmetic,
+    autocast,
+    build_optimiser,
+    check_state,
+    gradients,
+    has_batch_norm,
+    mode_of,
+    state_of,
+)
 from hge.types import Batch, as_float
 
+COUNTS = ("rows", "rows_at_refresh")
 UNSUITABLE = 1e30
 """Stands for a score that is not a number."""
 
@@ -79,6 +89,12 @@ class ExpertPool(Protocol):
 
     def evidence(self, expert: int, x: Tensor) -> Evidence:
         """Return all that the expert knows of the rows, each by itself: the joint score's inputs."""
+
+    def state(self, expert: int) -> dict[str, Tensor]:
+        """Return a copy, on the CPU, of all that the expert has learned, by name; the same names in every pool."""
+
+    def load_state(self, expert: int, tensors: Mapping[str, Tensor]) -> None:
+        """Make an expert what `state` returned; raise a ValueError, before anything changed, if it does not fit."""
 
     def memory(self) -> dict[str, int]:
         """Return `bytes_per_expert`, and the bytes of all experts as `device_bytes` and `host_bytes`."""
@@ -225,6 +241,21 @@ class EagerPool:
             features, logits = features_and_logits(member.net, x)
         return evidence_of(parts, logits, features)
 
+    def state(self, expert: int) -> dict[str, Tensor]:
+        """Copy the networks, the optimisers' states, and how much the score has seen."""
+        pupil = self.members[expert].pupil
+        counts = count_tensors(pupil.rows, pupil.rows_at_refresh)
+        return {n: portable(t) for n, t in self.members[expert].state.items()} | counts
+
+    @torch.no_grad()
+    def load_state(self, expert: int, tensors: Mapping[str, Tensor]) -> None:
+        """Copy everything in."""
+        member = self.members[expert]
+        check_state(tensors, member.state | count_tensors(0, 0))
+        for name, tensor in member.state.items():
+            tensor.copy_(tensors[name])
+        member.pupil.rows, member.pupil.rows_at_refresh = (int(tensors[name]) for name in COUNTS)
+
     def memory(self) -> dict[str, int]:
         """Count weights, statistics and optimisers' states."""
         per_expert = [member.bytes for member in self.members]
@@ -240,6 +271,16 @@ class EagerPool:
 
     def _autocast(self) -> AbstractContextManager[None]:
         return autocast(self.spec.precision, self.device)
+
+
+def portable(tensor: Tensor) -> Tensor:
+    """Return a copy on the CPU, in plain order."""
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def count_tensors(rows: int, rows_at_refresh: int) -> dict[str, Tensor]:
+    """Return how many rows a score has seen, and at its last refresh, as tensors."""
+    return dict(zip(COUNTS, (torch.tensor(rows), torch.tensor(rows_at_refresh)), strict=True))
 
 
 def evidence_of(parts: Tensor, logits: Tensor, features: Tensor) -> Evidence:
@@ -272,7 +313,11 @@ class _Member:
         return self.pupil.score
 
     @property
+    def state(self) -> dict[str, Tensor]:
+        """All that training changes, by name; the tensors themselves."""
+        return state_of(self.net, self.optimiser, "net") | state_of(self.score, self.score.optimiser, "score")
+
+    @property
     def bytes(self) -> int:
         """Memory of the weights, the score, and both optimisers' states."""
-        tensors = [*state_of(self.net, self.optimiser), *state_of(self.score, self.score.optimiser)]
-        return sum(tensor.nbytes for tensor in tensors)
+        return sum(tensor.nbytes for tensor in self.state.values())

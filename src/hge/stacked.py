@@ -8,7 +8,7 @@ last one. On a CPU the same functions are called directly.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,7 @@ from hge.gate import FloatArray
 from hge.graphs import Graphs, Mailbox, Side
 from hge.joint import Evidence
 from hge.keys import Keys
-from hge.pool import UNSUITABLE, PoolSpec, evidence_of
+from hge.pool import COUNTS, UNSUITABLE, PoolSpec, count_tensors, evidence_of, portable
 from hge.scores import Score
 from hge.slots import Layout, Stack, move_in
 from hge.switch import LossStats
@@ -33,6 +33,7 @@ from hge.training import (
     arithmetic,
     autocast,
     build_optimiser,
+    check_state,
     gradients,
     has_batch_norm,
     masked_step,
@@ -102,7 +103,7 @@ class StackedPool:
             net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             score.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         optimiser = build_optimiser(self.spec.optimiser, net.parameters())
-        tensors = _own_tensors(net, optimiser, score)
+        tensors = list(_own_tensors(net, optimiser, score).values())
         gate = score.gate_tensors()
         if not self.idle:
             self._furnish(net, optimiser, score)
@@ -122,7 +123,8 @@ class StackedPool:
         """Make the slot and the visitor out of the first expert's networks."""
         device = self.device
         self.net, self.optimiser, self.score = net.train(), optimiser, score
-        tensors = _own_tensors(net, optimiser, score)
+        named = _own_tensors(net, optimiser, score)
+        self.names, tensors = list(named), list(named.values())
         self.layout = Layout(tensors)
         self.slot = self.layout.allocate(device)
         move_in(self.layout.views(self.slot), tensors)
@@ -241,6 +243,30 @@ class StackedPool:
             parts = self.score.parts(gate, x)
             features, logits = features_and_logits(self.visitor, x)
         return evidence_of(parts, logits, features)
+
+    def state(self, expert: int) -> dict[str, Tensor]:
+        """Copy the expert's memory and its gate, by name."""
+        counts = count_tensors(self.rows[expert], self.rows_at_refresh[expert])
+        return {name: portable(tensor) for name, tensor in self._tensors(expert).items()} | counts
+
+    @torch.no_grad()
+    def load_state(self, expert: int, tensors: Mapping[str, Tensor]) -> None:
+        """Copy everything in, wherever the expert is."""
+        own = self._tensors(expert)
+        check_state(tensors, own | count_tensors(0, 0))
+        for name, tensor in own.items():
+            tensor.copy_(tensors[name])
+        self.rows[expert], self.rows_at_refresh[expert] = (int(tensors[name]) for name in COUNTS)
+        self.trained[expert] += 1  # whoever holds a copy holds an old one
+        if expert == self.active:
+            self.gates.read(expert, self.score.gate_tensors())
+
+    def _tensors(self, expert: int) -> dict[str, Tensor]:
+        """Return an expert's tensors, where they are; the gate's in the stack."""
+        self._show_gate()
+        memory = self.slot if expert == self.active else self.idle[expert]
+        gate = {f"score.{name}": tensor[expert] for name, tensor in self.gates.tensors.items()}
+        return dict(zip(self.names, self.layout.views(memory), strict=True)) | gate
 
     def memory(self) -> dict[str, int]:
         """Count the experts' memory, the slot and the visitor."""
@@ -458,9 +484,11 @@ def _running(net: nn.Module, score: Score) -> list[Tensor]:
     return [*net.buffers(), *(score.network.buffers() if score.network else ())]
 
 
-def _own_tensors(net: nn.Module, optimiser: torch.optim.Optimizer, score: Score) -> list[Tensor]:
+def _own_tensors(net: nn.Module, optimiser: torch.optim.Optimizer, score: Score) -> dict[str, Tensor]:
     """Return an expert's state, in the order of the slot's memory; without what lies in the stack of gates."""
-    running, weights = _running(net, score), list(net.parameters())
-    elsewhere = {id(t) for t in (*running, *weights, *score.gate_tensors().values())}
-    rest = [*state_of(net, optimiser), *state_of(score, score.optimiser)]
-    return [*running, *weights, *(t for t in rest if id(t) not in elsewhere)]
+    state = state_of(net, optimiser, "net") | state_of(score, score.optimiser, "score")
+    name_of = {id(tensor): name for name, tensor in state.items()}
+    first = [*_running(net, score), *net.parameters()]
+    gates = {id(tensor) for tensor in score.gate_tensors().values()}
+    rest = [tensor for tensor in state.values() if id(tensor) not in gates]
+    return {name_of[id(tensor)]: tensor for tensor in (*first, *rest)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -30,19 +30,33 @@ def masked_step(optimiser: torch.optim.Optimizer, skip: Tensor, scale: Tensor | 
     optimiser.step()
 
 
-def state_of(net: nn.Module, optimiser: torch.optim.Optimizer | None) -> list[Tensor]:
-    """Return everything that training changes, in a fixed order: weights, buffers, the optimiser's state."""
-    tensors = [*net.parameters(), *net.buffers()]
+def state_of(net: nn.Module, optimiser: torch.optim.Optimizer | None, prefix: str) -> dict[str, Tensor]:
+    """Return everything that training changes, by name and in a fixed order: weights, buffers, the optimiser's state.
+
+    An optimiser that has not taken a step yet gets the zeros that it would start with.
+    """
+    state = {f"{prefix}.{name}": tensor for name, tensor in (*net.named_parameters(), *net.named_buffers())}
     for group in optimiser.param_groups if optimiser else ():
-        for parameter in group["params"]:
-            state = optimiser.state[parameter] if optimiser else {}
-            if not state and "betas" in group:
+        for number, parameter in enumerate(group["params"]):
+            own = optimiser.state[parameter] if optimiser else {}
+            if not own and "betas" in group:
                 step = torch.zeros((), device=parameter.device)
-                state.update(step=step, exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter))
-            elif not state and group["momentum"]:
-                state.update(momentum_buffer=torch.zeros_like(parameter))
-            tensors += state.values()
-    return tensors
+                own.update(step=step, exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter))
+            elif not own and group["momentum"]:
+                own.update(momentum_buffer=torch.zeros_like(parameter))
+            state |= {f"{prefix}.optimiser.{number}.{name}": tensor for name, tensor in own.items()}
+    return state
+
+
+def check_state(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Raise an error that names what does not fit."""
+    if strange := sorted(tensors.keys() ^ expected.keys()):
+        raise ValueError(f"expert's state: got or missed {', '.join(strange[:3])}; expected another network or score")
+    for name, tensor in expected.items():
+        got = tensors[name]
+        if (got.shape, got.dtype) != (tensor.shape, tensor.dtype):
+            found, wanted = (f"{tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in (got, tensor))
+            raise ValueError(f"expert's state: got {name} of {found}, expected {wanted}")
 
 
 def gradients(net: nn.Module) -> list[Tensor]:

@@ -39,9 +39,9 @@ class Calibration:
     joint: Joint | None = None
     evaluations: int = 0
     """Replay batches that were looked at by an expert so far."""
-    _known: int = 0
+    known: int = 0
     """Experts that the joint knows;"""
-    _trained_at_fit: int = 0
+    trained_at_fit: int = 0
     """and on how many batches they had been trained, all together."""
     _readers: dict[int, tuple[int, Reader]] = field(default_factory=dict)
     _columns: dict[tuple[int, int], tuple[tuple[int, int], FloatArray]] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Calibration:
 
     def upkeep(self) -> bool:
         """Fit anew, roughly, if an expert is new or much was learned; return whether it was due."""
-        due = self._known < len(self.experts) or self._trained >= GROWTH * self._trained_at_fit
+        due = self.known < len(self.experts) or self._trained >= GROWTH * self.trained_at_fit
         if due:
             self.fit(ROUGH)
         return due
@@ -60,7 +60,7 @@ class Calibration:
     def quiet(self) -> int:
         """Return on how many batches an expert can be trained before `upkeep` has anything to do."""
         # Less one, and one more: the last of them may bring an outlier's training with it.
-        return max(0, GROWTH * self._trained_at_fit - self._trained - 2)
+        return max(0, GROWTH * self.trained_at_fit - self._trained - 2)
 
     def fit(self, effort: Effort = FULL) -> None:
         """Fit to what the experts remember now. Only what was trained since is looked at anew."""
@@ -74,7 +74,7 @@ class Calibration:
         thin = slice(None, None, -(-len(read) // effort.rows))
         label = np.concatenate(labels)[thin]
         self.joint = fit_joint(readers, read[thin], expert[thin], label, effort.iterations)
-        self._known, self._trained_at_fit = len(known), self._trained
+        self.known, self.trained_at_fit = len(known), self._trained
 
     def evidence(self, x: Tensor) -> list[Evidence]:
         """Ask every expert that the joint knows."""

@@ -1,0 +1,194 @@
+"""Everything that a learner knows, as tensors and plain JSON; and a learner made of it again, bit for bit."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hge.expert import Remembered
+from hge.gate import Tree
+from hge.joint import Joint, Reader
+from hge.learner import Learner
+from hge.promotion import Organisation, Probation, WindowedOrganisation
+from hge.settling import Margin, Margins, Reach, SettlingOrganisation
+from hge.switch import RecentEntry
+from hge.types import Batch
+
+ARRAYS = ("mean", "scale", "weights", "bias")
+READER = ("classes", "parts", "centre", "spread", "feature_mean", "feature_basis")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A learner's state at one moment."""
+
+    facts: dict[str, Any]
+    """What is not a tensor, as JSON values."""
+    tensors: dict[str, Tensor]
+    """What changes with every batch."""
+    experts: list[dict[str, Tensor]]
+    """What changes when that expert is trained: `facts["experts"][i]["batches"]` tells two states apart."""
+
+
+def take(learner: Learner) -> Snapshot:
+    """Copy a learner's state. It must not be in the middle of `learn_all`."""
+    tensors: dict[str, Tensor] = {}
+    facts = {
+        "steps": learner.steps,
+        "last_used": learner.last_used,
+        "newcomers": list(learner.newcomers),
+        "evaluations": dict(learner.evaluations),
+        "experts": [
+            {
+                "batches": e.batches_trained,
+                "losses": asdict(e.losses),
+                "seen": e.replay.seen,
+                "remembered": [kept.step for kept in e.replay.kept],
+            }
+            for e in learner.experts
+        ],
+        "recent": {
+            "previous_expert": learner.recent.previous_expert,
+            "entries": [[entry.step, entry.expert] for entry in learner.recent],
+        },
+        "organisation": _organisation(learner.organisation, tensors),
+        "calibration": _calibration(learner, tensors),
+    }
+    for place, entry in enumerate(learner.recent):
+        _put(tensors, f"recent.{place}", entry.batch)
+    experts = []
+    for expert in learner.experts:
+        own = {f"pool.{name}": tensor for name, tensor in learner.pool.state(expert.id).items()}
+        for place, kept in enumerate(expert.replay.kept):
+            _put(own, f"replay.{place}", kept.batch)
+        experts.append(own)
+    return Snapshot(facts, tensors, experts)
+
+
+def restore(learner: Learner, snapshot: Snapshot) -> None:
+    """Make a new learner with the same settings what the snapshot's was."""
+    facts, device = snapshot.facts, learner.pool.device
+    assert not learner.steps, "only a learner that has seen nothing can become another"
+    while len(learner.experts) < len(facts["experts"]):
+        learner._new_expert()
+    for expert, own, fact in zip(learner.experts, snapshot.experts, facts["experts"], strict=True):
+        state = {name.removeprefix("pool."): t for name, t in own.items() if name.startswith("pool.")}
+        learner.pool.load_state(expert.id, state)
+        vars(expert.losses).update(fact["losses"])
+        expert.replay.seen = fact["seen"]
+        batches = [_get(own, f"replay.{place}", device) for place in range(len(fact["remembered"]))]
+        expert.replay.kept = [Remembered(s, b) for s, b in zip(fact["remembered"], batches, strict=True)]
+    learner.steps, learner.last_used = facts["steps"], facts["last_used"]
+    learner.newcomers, learner.evaluations = list(facts["newcomers"]), Counter(facts["evaluations"])
+    learner.recent.previous_expert = facts["recent"]["previous_expert"]
+    for place, (step, who) in enumerate(facts["recent"]["entries"]):
+        learner.recent.append(RecentEntry(step, _get(snapshot.tensors, f"recent.{place}", device), who))
+    _restore_organisation(learner.organisation, facts["organisation"], snapshot.tensors)
+    _restore_calibration(learner, facts["calibration"], snapshot.tensors)
+
+
+def _put(tensors: dict[str, Tensor], name: str, batch: Batch) -> None:
+    tensors |= {f"{name}.x": batch.x.cpu().contiguous(), f"{name}.y": batch.y.cpu().contiguous()}
+
+
+def _get(tensors: Mapping[str, Tensor], name: str, device: torch.device) -> Batch:
+    return Batch(tensors[f"{name}.x"], tensors[f"{name}.y"]).to(device)
+
+
+def _organisation(organisation: Organisation, tensors: dict[str, Tensor]) -> dict[str, Any]:
+    facts: dict[str, Any] = {"tree": organisation.tree.as_json()}
+    if isinstance(organisation, WindowedOrganisation):
+        facts["probations"] = {
+            str(expert): {"lower": list(p.lower), "paths": [[list(path), count] for path, count in p.paths.items()]}
+            for expert, p in organisation.probations.items()
+        }
+        return facts
+    assert isinstance(organisation, SettlingOrganisation)
+    board, margins = organisation.board, organisation.margins
+    tensors |= {"board.batch": torch.from_numpy(board.batch.copy()), "board.low": torch.from_numpy(board.low.copy())}
+    for (owner, place), (_, rows) in board.own_rows.items():
+        tensors[f"board.rows.{owner}.{place}"] = torch.from_numpy(rows.copy())
+    return facts | {
+        "batch_rows": board.batch_rows,
+        "own_rows": [[owner, place, arrived] for (owner, place), (arrived, _) in board.own_rows.items()],
+        "newcomers": organisation.newcomers,
+        "waiting": list(organisation.waiting),
+        "sweep": [list(look) for look in organisation.sweep],
+        "swept": organisation.swept,
+        "trained_at_sweep": [list(item) for item in organisation.trained_at_sweep.items()],
+        "experts_at_build": organisation.experts_at_build,
+        "last_used": organisation.last_used,
+        "rng": organisation.rng.bit_generator.state,
+        "alone": [[expert, asdict(margin)] for expert, margin in margins.alone.items()],
+        "against": [[list(pair), asdict(margin)] for pair, margin in margins.against.items()],
+        "reaches": [[list(pair), asdict(reach)] for pair, reach in margins.reaches.items()],
+    }
+
+
+def _restore_organisation(organisation: Organisation, facts: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    organisation.tree = Tree.from_json(facts["tree"])
+    if isinstance(organisation, WindowedOrganisation):
+        for expert, fact in facts["probations"].items():
+            paths = Counter({tuple(path): count for path, count in fact["paths"]})
+            organisation.probations[int(expert)] = Probation(organisation.window, deque(fact["lower"]), paths)
+        return
+    assert isinstance(organisation, SettlingOrganisation)
+    board = organisation.board
+    board.batch, board.low = tensors["board.batch"].numpy().copy(), tensors["board.low"].numpy().copy()
+    board.batch_rows = facts["batch_rows"]
+    board.own_rows = {
+        (owner, place): (arrived, tensors[f"board.rows.{owner}.{place}"].numpy().copy())
+        for owner, place, arrived in facts["own_rows"]
+    }
+    organisation.newcomers, organisation.waiting = list(facts["newcomers"]), deque(facts["waiting"])
+    organisation.sweep = deque((e, o, p) for e, o, p in facts["sweep"])
+    organisation.swept, organisation.trained_at_sweep = facts["swept"], dict(facts["trained_at_sweep"])
+    organisation.experts_at_build, organisation.last_used = facts["experts_at_build"], facts["last_used"]
+    organisation.rng.bit_generator.state = facts["rng"]
+    organisation.margins = Margins(
+        {expert: _margin(fact) for expert, fact in facts["alone"]},
+        {(a, b): _margin(fact) for (a, b), fact in facts["against"]},
+        {(a, b): Reach(f["batch_rows"], tuple(map(tuple, f["owners"]))) for (a, b), f in facts["reaches"]},
+    )
+
+
+def _margin(fact: dict[str, Any]) -> Margin:
+    return Margin(**fact | {"others": tuple(map(tuple, fact["others"]))})
+
+
+def _calibration(learner: Learner, tensors: dict[str, Tensor]) -> dict[str, Any] | None:
+    """The joint score as it was fitted; what it was fitted to is looked at anew when it is due again."""
+    calibration = learner.calibration
+    if calibration is None or calibration.joint is None:
+        return None
+    joint = calibration.joint
+    tensors |= {f"joint.{name}": torch.from_numpy(np.array(getattr(joint, name))) for name in ARRAYS}
+    for number, reader in enumerate(joint.readers):
+        arrays = {name: torch.from_numpy(np.array(getattr(reader, name))) for name in READER}
+        tensors |= {f"joint.{number}.{name}": array for name, array in arrays.items()}
+    return {
+        "usual_doubt": joint.usual_doubt,
+        "readers": len(joint.readers),
+        "evaluations": calibration.evaluations,
+        "known": calibration.known,
+        "trained_at_fit": calibration.trained_at_fit,
+    }
+
+
+def _restore_calibration(learner: Learner, facts: dict[str, Any] | None, tensors: Mapping[str, Tensor]) -> None:
+    if facts is None or learner.calibration is None:
+        return
+    arrays = {name: tensors[f"joint.{name}"].numpy().copy() for name in ARRAYS}
+    readers = [
+        Reader(**{name: tensors[f"joint.{number}.{name}"].numpy().copy() for name in READER})
+        for number in range(facts["readers"])
+    ]
+    learner.calibration.joint = Joint(tuple(readers), **arrays, usual_doubt=facts["usual_doubt"])
+    learner.calibration.evaluations = facts["evaluations"]
+    learner.calibration.known, learner.calibration.trained_at_fit = facts["known"], facts["trained_at_fit"]

@@ -66,7 +66,7 @@ class Reader:
         _, spreads, directions = np.linalg.svd(own.features - mean, full_matrices=False)
         spreads = spreads[:FEATURES] / len(own.features) ** 0.5
         kept = spreads > 1e-4 * max(spreads.max(initial=0), TINY)
-        basis = directions[:FEATURES][kept].T / spreads[kept]
+        basis = np.ascontiguousarray(directions[:FEATURES][kept].T / spreads[kept])
         return cls(classes, parts, values.mean(axis=0), values.std(axis=0) + TINY, mean, basis)
 
     def read(self, evidence: Evidence) -> FloatArray:

@@ -28,7 +28,7 @@ from hge.pool import resolve_device
 from hge.recipes import METHODS, PAPER, RECIPES, build_config
 from hge.record import read_result
 from hge.report import ORGANISATIONS, trees_of, write_report, write_trees
-from hge.run import build_scenario, check, run
+from hge.run import CHECKPOINT_EVERY, build_scenario, check, run
 
 app = typer.Typer(
     help="Learn for ever from a stream that nobody has labelled with tasks (Gated Experts).",
@@ -79,6 +79,8 @@ def run_command(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: learner.epsilon=5."),
     ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was cut off.")] = False,
+    checkpoint_every: Annotated[int, typer.Option(min=0, help="Batches between checkpoints; 0: none.")] = 2_000,
 ) -> None:
     """Run a scenario and write config.json, events.jsonl, trace.csv, result.json and report.html."""
     config = build_config(scenario, method, recipe, epochs_scale=epochs_scale)
@@ -88,7 +90,8 @@ def run_command(
     assignments += [f"routing={routing}", f"pool={pool}", f"precision={precision}"]
     for assignment in [*assignments, *(set_ or [])]:
         config = override(config, assignment)
-    _run_and_show(config, out or Path("runs") / f"{scenario}-{method}-{recipe}-{config.score.name}-seed{seed}", data)
+    folder = out or Path("runs") / f"{scenario}-{method}-{recipe}-{config.score.name}-seed{seed}"
+    _run_and_show(config, folder, data, resume=resume, checkpoint_every=checkpoint_every)
 
 
 @app.command()
@@ -151,18 +154,30 @@ def main() -> None:
     sys.exit(2)
 
 
-def _run_and_show(config: RunConfig, out: Path, data: Path | None = None) -> None:
+def _run_and_show(
+    config: RunConfig,
+    out: Path,
+    data: Path | None = None,
+    *,
+    resume: bool = False,
+    checkpoint_every: int = CHECKPOINT_EVERY,
+) -> None:
     check(config)
     try:
         with _progress(config) as show:
             if config.method == "organise":
-                result = organise(config, out, lambda done, total, phase: show(done, total, phase))
+                result = organise(config, out, lambda done, total, phase: show(done, total, phase), data)
             else:
                 result = run(
-                    config, out, lambda step, total, learner: show(step.step + 1, total, _status(step, learner))
+                    config,
+                    out,
+                    lambda step, total, learner: show(step.step + 1, total, _status(step, learner)),
+                    data,
+                    resume=resume,
+                    checkpoint_every=checkpoint_every,
                 )
     except KeyboardInterrupt:
-        console.print(f"Stopped. The events and the trace so far are in {out}.", soft_wrap=True)
+        console.print(f"Stopped. The events and the trace so far are in {out}; --resume goes on.", soft_wrap=True)
         raise
     console.print(_organise_table(config, result) if config.method == "organise" else _result_table(config, result))
     if result.get("dnf"):

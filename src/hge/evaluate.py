@@ -62,6 +62,19 @@ class Ledger:
         for trained_step, expert in step.trained:
             self.trained[self.task_of_step[trained_step]][expert] += 1
 
+    def as_json(self) -> dict[str, Any]:
+        """Return all but the tasks, which the stream knows."""
+        trained = {str(task): {str(e): n for e, n in counts.items()} for task, counts in self.trained.items()}
+        return {"trained": trained, "created": self.created, "promoted": list(self.promoted.items())}
+
+    @classmethod
+    def from_json(cls, facts: dict[str, Any], task_of_step: list[int]) -> Ledger:
+        """Read a ledger that `as_json` gave."""
+        ledger = cls(task_of_step, created=[(s, e) for s, e in facts["created"]], promoted=dict(facts["promoted"]))
+        for task, counts in facts["trained"].items():
+            ledger.trained[int(task)] = Counter({int(e): n for e, n in counts.items()})
+        return ledger
+
     @property
     def runaway(self) -> bool:
         """More than five experts were created while one task streamed."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 import torch
@@ -21,22 +21,35 @@ from hge.config import RunConfig
 from hge.events import Event
 from hge.learner import Step
 
+EVENTS, TRACE = "events.jsonl", "trace.csv"
 TRACE_COLUMNS = ("step", "task", "expert", "loss", "bound", "set_aside", "queried")
 
 
 class RunRecorder:
-    """Writes a run's files as it goes; what was written before a Ctrl-C stays."""
+    """Writes a run's files as it goes; what was written before a Ctrl-C stays.
 
-    def __init__(self, folder: Path, config: RunConfig) -> None:
+    With `resume_at`, as `position` once gave it, the files are cut back to there and written on.
+    """
+
+    def __init__(self, folder: Path, config: RunConfig, resume_at: Mapping[str, int] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         for stale in ("result.json", "report.html"):  # they would belong to another run
             (folder / stale).unlink(missing_ok=True)
         write_json(folder / "config.json", config.as_json())
-        self._events = (folder / "events.jsonl").open("w", encoding="utf-8")
-        self._trace_file = (folder / "trace.csv").open("w", encoding="utf-8", newline="")
+        self._events, self._trace_file = (
+            _open(folder / name, None if resume_at is None else resume_at[name]) for name in (EVENTS, TRACE)
+        )
         self._trace = csv.writer(self._trace_file, lineterminator="\n")
-        self._trace.writerow(TRACE_COLUMNS)
+        if resume_at is None:
+            self._trace.writerow(TRACE_COLUMNS)
+
+    def position(self) -> dict[str, int]:
+        """Bring everything to the disk; return how long the files are."""
+        for file in (self._events, self._trace_file):
+            file.flush()
+            os.fsync(file.fileno())
+        return {EVENTS: self._events.tell(), TRACE: self._trace_file.tell()}
 
     def __enter__(self) -> RunRecorder:
         return self
@@ -66,6 +79,16 @@ class RunRecorder:
     def result(self, result: Mapping[str, Any]) -> None:
         """Write the result; its presence says that the run came to its end."""
         write_json(self.folder / "result.json", result)
+
+
+def _open(path: Path, end: int | None) -> TextIO:
+    """Open a file for writing, from its beginning or from where it is cut off."""
+    if end is None:
+        return path.open("w", encoding="utf-8", newline="")
+    file = path.open("r+", encoding="utf-8", newline="")
+    file.truncate(end)
+    file.seek(0, os.SEEK_END)
+    return file
 
 
 @dataclass(frozen=True)

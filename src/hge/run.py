@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from hge.answer import Answerer
+from hge.checkpoint import read_checkpoint, write_checkpoint
 from hge.config import RunConfig
 from hge.data.catalogue import SCENARIOS, Request
 from hge.data.datasets import data_folder
@@ -23,9 +26,13 @@ from hge.learner import Learner, Step
 from hge.nets import AUTOENCODERS, NETS
 from hge.pool import EagerPool, ExpertPool, PoolSpec, resolve_device
 from hge.record import RunRecorder, environment
+from hge.snapshot import restore, take
 from hge.stacked import StackedPool
 from hge.types import Batch
 
+CHECKPOINTS = "checkpoints"
+CHECKPOINT_EVERY = 2_000
+"""Batches between two checkpoints."""
 OnStep = Callable[[Step, int, Learner], None]
 """Called after each batch with its step, the stream's length and the learner, for a progress line."""
 
@@ -35,32 +42,66 @@ def run(
     folder: Path,
     on_step: OnStep = lambda step, total, learner: None,
     data: Path | None = None,
+    *,
+    resume: bool = False,
+    checkpoint_every: int = CHECKPOINT_EVERY,
 ) -> dict[str, Any]:
-    """Run `config` on the data sets in `data`, leave its files in `folder`; return what stands in result.json."""
+    """Run `config` on the data sets in `data`, leave its files in `folder`; return what stands in result.json.
+
+    Every so many batches a checkpoint is written to `folder`/checkpoints (0: never). With `resume` a run that was cut
+    off goes on from its last one, as if nothing had happened.
+    """
     check(config)
     keys = Keys(config.seed)
     scenario = build_scenario(config, keys, data)
     total = scenario.batches(config.batch_size, config.epochs)
-    ledger, events, rows = Ledger(), list[Event](), 0
+    events: list[Event] = []
     learner = Learner(config.learner, build_pool(config, scenario, keys), keys, events.append)
-    with RunRecorder(folder, config) as recorder:  # only now: a run that cannot be built leaves an older one alone
+    ledger, resume_at = Ledger(), None
+    if resume:
+        ledger, resume_at = _go_on(config, folder, scenario, learner)
+    elif checkpoint_every:
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # of another run
+    rows, first = 0, learner.steps
+    with RunRecorder(folder, config, resume_at) as recorder:  # only now: what cannot be built leaves an older run alone
         started = time.perf_counter()
-        origins, batches = _apart(scenario.stream(config.batch_size, config.epochs, keys))
-        for step in learner.learn_all(batches):  # the learner sees the batches, the ledger the tasks
-            task, size = origins.popleft()
-            ledger.observe(task, step, events)
-            recorder.step(task, step, events)
-            on_step(step, total, learner)
-            events.clear()
-            rows += size
-            if ledger.runaway:
-                break
+        origins, batches = _apart(scenario.stream(config.batch_size, config.epochs, keys, start=first))
+        while not ledger.runaway and learner.steps < total:
+            # A checkpoint is taken between two calls, when nothing is under way.
+            for step in learner.learn_all(islice(batches, checkpoint_every or total)):
+                task, size = origins.popleft()  # the learner sees the batches, the ledger the tasks
+                ledger.observe(task, step, events)
+                recorder.step(task, step, events)
+                on_step(step, total, learner)
+                events.clear()
+                rows += size
+                if ledger.runaway:
+                    break
+            if checkpoint_every and learner.steps < total and not ledger.runaway:
+                facts = {"config": config.as_json(), "ledger": ledger.as_json(), "files": recorder.position()}
+                write_checkpoint(folder / CHECKPOINTS, take(learner), facts)
         seconds = time.perf_counter() - started
         learner.end_stream()
         result = _result(config, scenario, learner, ledger)
         result |= {"samples_per_second": round(rows / seconds, 1), "protocol": protocol(config)}
         recorder.result(result)
+    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # nothing is left to resume
     return result
+
+
+def _go_on(
+    config: RunConfig, folder: Path, scenario: Scenario, learner: Learner
+) -> tuple[Ledger, dict[str, int] | None]:
+    """Bring the learner to where the last checkpoint was taken; where there is none, begin at the beginning."""
+    if not (folder / CHECKPOINTS).is_dir():
+        return Ledger(), None
+    snapshot, facts = read_checkpoint(folder / CHECKPOINTS)
+    if facts["config"] != config.as_json():
+        raise ValueError(f"resume: got other settings than those of the run in {folder}, expected the same")
+    restore(learner, snapshot)
+    schedule = scenario.schedule(config.batch_size, config.epochs, learner.keys)
+    tasks = [task for task, _ in islice(schedule, learner.steps)]
+    return Ledger.from_json(facts["ledger"], tasks), facts["files"]
 
 
 def check(config: RunConfig) -> None:

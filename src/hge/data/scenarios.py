@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Protocol
 
 import torch
@@ -11,6 +12,9 @@ from torch import Tensor
 
 from hge.keys import Keys
 from hge.types import Batch
+
+Draw = tuple[int, Tensor]
+"""A task, and which of its training rows make a batch."""
 
 
 class Prepare(Protocol):
@@ -113,28 +117,33 @@ class Scenario:
         """Return the length of the stream in batches."""
         return sum(_epochs(v, epochs) * len(_cuts(len(self.tasks[v.task].train), batch_size)) for v in self.visits)
 
-    def stream(self, batch_size: int, epochs: int, keys: Keys) -> Iterator[tuple[int, Batch]]:
-        """Yield (task, batch): reshuffled each epoch, the last partial batch kept unless it has a single row."""
+    def stream(self, batch_size: int, epochs: int, keys: Keys, start: int = 0) -> Iterator[tuple[int, Batch]]:
+        """Yield (task, batch) from a step on: reshuffled each epoch, the last partial batch kept unless of one row."""
+        for task, positions in islice(self.schedule(batch_size, epochs, keys), start, None):
+            yield task, self.tasks[task].train.batch(positions)
+
+    def schedule(self, batch_size: int, epochs: int, keys: Keys) -> Iterator[Draw]:
+        """Yield (task, positions of its rows) of every batch, in the order of the stream."""
         if not self.blend:
             for number in range(len(self.visits)):
                 yield from self._visit(number, batch_size, epochs, keys)
             return
         yield from self._blended(batch_size, epochs, keys)
 
-    def _visit(self, number: int, batch_size: int, epochs: int, keys: Keys) -> Iterator[tuple[int, Batch]]:
+    def _visit(self, number: int, batch_size: int, epochs: int, keys: Keys) -> Iterator[Draw]:
         visit = self.visits[number]
         train = self.tasks[visit.task].train
         for epoch in range(_epochs(visit, epochs)):
-            order = torch.from_numpy(keys.rng("shuffle", number, epoch).permutation(len(train)))
+            order = torch.from_numpy(keys.rng("shuffle", number, epoch).permutation(len(train))).to(train.rows.device)
             for start, stop in _cuts(len(train), batch_size):
-                yield visit.task, train.batch(order[start:stop])
+                yield visit.task, order[start:stop]
 
-    def _blended(self, batch_size: int, epochs: int, keys: Keys) -> Iterator[tuple[int, Batch]]:
+    def _blended(self, batch_size: int, epochs: int, keys: Keys) -> Iterator[Draw]:
         """Let the first `blend` batches of a visit change places with the last ones of the visit before, at random.
 
         The further into the overlap, the likelier the new task. Nothing is lost or repeated.
         """
-        held: list[tuple[int, Batch]] = []
+        held: list[Draw] = []
         for number in range(len(self.visits)):
             for position, item in enumerate(self._visit(number, batch_size, epochs, keys)):
                 if held and position < self.blend:

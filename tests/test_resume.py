@@ -1,0 +1,108 @@
+"""A run that is cut off anywhere and resumed leaves the same bytes as one that was not."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hge.config import RunConfig, override
+from hge.recipes import build_config
+from hge.run import CHECKPOINTS, run
+
+EVERY = 41
+
+
+class CutOffError(Exception):
+    pass
+
+
+def config_of(method: str, recipe: str = "default") -> RunConfig:
+    return build_config("recurring-digits", method, recipe, epochs_scale=0.1)
+
+
+def cut_off_at(last: int) -> Any:
+    def on_step(step: Any, total: int, learner: Any) -> None:
+        if step.step == last:
+            raise CutOffError
+
+    return on_step
+
+
+def outcome(folder: Path, result: dict[str, Any]) -> tuple[bytes, bytes, dict[str, Any]]:
+    kept = {key: value for key, value in result.items() if key not in ("samples_per_second", "protocol")}
+    return (folder / "events.jsonl").read_bytes(), (folder / "trace.csv").read_bytes(), kept
+
+
+@pytest.mark.parametrize(
+    ("method", "recipe"), [("ge", "default"), ("hge", "default"), ("hge", "paper"), ("ge", "best"), ("ge", "paper")]
+)
+def test_cut_off_twice_and_resumed(method: str, recipe: str, tmp_path: Path) -> None:
+    config = config_of(method, recipe)
+    expected = outcome(tmp_path / "whole", run(config, tmp_path / "whole"))
+    total = expected[2]["batches"]
+    for number, last in enumerate(random.Random(method + recipe).sample(range(EVERY + 1, total - 1), 2)):
+        folder = tmp_path / str(number)
+        with pytest.raises(CutOffError):
+            run(config, folder, cut_off_at(last), checkpoint_every=EVERY)
+        begun: list[int] = []
+        with pytest.raises(CutOffError):
+            run(config, folder, cut_off_at(min(last + 60, total - 1)), resume=True, checkpoint_every=EVERY)
+        result = run(
+            config, folder, lambda step, *_, seen=begun: seen.append(step.step), resume=True, checkpoint_every=EVERY
+        )
+        assert begun[0] > 0, "it went on from the middle"
+        assert outcome(folder, result) == expected
+        assert not (folder / CHECKPOINTS).exists(), "a finished run needs none"
+
+
+def test_resuming_with_other_settings_is_an_error(tmp_path: Path) -> None:
+    config = config_of("ge")
+    with pytest.raises(CutOffError):
+        run(config, tmp_path, cut_off_at(100), checkpoint_every=EVERY)
+    before = (tmp_path / "events.jsonl").read_bytes()
+    with pytest.raises(ValueError, match="resume: got other settings"):
+        run(override(config, "learner.epsilon=5"), tmp_path, resume=True)
+    assert (tmp_path / "events.jsonl").read_bytes() == before
+
+
+def test_resuming_nothing_begins_at_the_beginning(tmp_path: Path) -> None:
+    config = config_of("ge")
+    expected = outcome(tmp_path / "a", run(config, tmp_path / "a", checkpoint_every=0))
+    assert outcome(tmp_path / "b", run(config, tmp_path / "b", resume=True)) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")
+def test_kill_minus_nine(tmp_path: Path) -> None:
+    """The command itself, killed at random moments, also while it writes a checkpoint."""
+    options = ["--epochs-scale", "0.3", "--device", "cpu", "--checkpoint-every", "7"]
+    command = [sys.executable, "-m", "hge", "run", "recurring-digits", *options]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    subprocess.run([*command, "--out", str(tmp_path / "whole")], check=True, env=environment, capture_output=True)
+    folder, moments, kills = tmp_path / "killed", random.Random(7), 0
+    for _ in range(20):
+        process = subprocess.Popen(
+            [*command, "--out", str(folder), "--resume"], env=environment, stdout=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + 60
+        while not (folder / CHECKPOINTS).is_dir() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(moments.uniform(0.0, 1.0))
+        if process.poll() is None:
+            process.kill()
+            kills += 1
+        process.wait()
+        if (folder / "result.json").is_file():
+            break
+    subprocess.run([*command, "--out", str(folder), "--resume"], check=True, env=environment, capture_output=True)
+    assert kills >= 1
+    for name in ("events.jsonl", "trace.csv"):
+        assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hge.checkpoint import CheckpointError, read_checkpoint, write_checkpoint
+from hge.checkpoint import CheckpointError, Checkpoints, read_checkpoint
 from hge.snapshot import Snapshot, restore, take
 from test_snapshot import BATCHES, learner_of
 from test_stacked import MLP, SETTINGS
@@ -27,10 +27,11 @@ def snapshot(batches: int, name: str = "sticky") -> Snapshot:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three checkpoints were written, two are kept."""
     path = tmp_path_factory.mktemp("checkpoints")
+    checkpoints = Checkpoints(path)
     learner, _ = learner_of(SETTINGS["sticky"], "stacked", MLP)
     for start, stop in ((0, 20), (20, 45), (45, 50)):
         list(learner.learn_all(BATCHES[start:stop]))
-        write_checkpoint(path, take(learner), {"position": stop})
+        checkpoints.write(take(learner), {"position": stop})
     return path
 
 
@@ -44,7 +45,7 @@ def mine(folder: Path, tmp_path: Path) -> Path:
 def test_through_the_disk_and_on(name: str, tmp_path: Path) -> None:
     whole, _ = learner_of(SETTINGS[name], "stacked", MLP)
     steps = list(whole.learn_all(BATCHES))
-    write_checkpoint(tmp_path, snapshot(64, name), {"note": "µ"})
+    Checkpoints(tmp_path).write(snapshot(64, name), {"note": "µ"})
     read, facts = read_checkpoint(tmp_path)
     learner, _ = learner_of(SETTINGS[name], "stacked", MLP)
     restore(learner, read)
@@ -63,9 +64,10 @@ def test_two_are_kept_and_idle_experts_are_not_written_again(folder: Path) -> No
 
 
 @pytest.mark.parametrize("damage", ["torn", "flipped", "gone"])
-@pytest.mark.parametrize("which", ["checkpoint-50.json", "state-50.safetensors"])
+@pytest.mark.parametrize("which", ["checkpoint-50.json", "state"])
 def test_a_bad_one_is_told_and_the_one_before_is_used(mine: Path, which: str, damage: str) -> None:
-    file = mine / which
+    named = json.loads((mine / "checkpoint-50.json").read_text())["body"]["files"]["state"]["file"]
+    file = mine / (named if which == "state" else which)
     content = bytearray(file.read_bytes())
     if damage == "torn":
         file.write_bytes(content[: len(content) // 2])
@@ -87,10 +89,10 @@ def test_a_write_that_was_cut_off_leaves_the_last_checkpoint(mine: Path, monkeyp
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OSError, match="No space"):
-        write_checkpoint(mine, snapshot(61), {"position": 61})
+        Checkpoints(mine).write(snapshot(61), {"position": 61})
     monkeypatch.undo()
     assert read_checkpoint(mine)[1] == {"position": 50}
-    write_checkpoint(mine, snapshot(61), {"position": 61})
+    Checkpoints(mine).write(snapshot(61), {"position": 61})
     assert read_checkpoint(mine)[1] == {"position": 61}
     assert not list(mine.glob(".*")), "what the cut-off write left is swept up"
 
@@ -113,6 +115,17 @@ def test_a_manifest_from_elsewhere_is_refused(mine: Path, change: dict[str, obje
         path.write_text(json.dumps({"sha256": _digest(_canonical(body)), "body": body}))
     with pytest.warns(UserWarning, match="trying"), pytest.raises(CheckpointError, match=message):
         read_checkpoint(mine)
+
+
+def test_another_life_in_the_same_folder_changes_nothing_of_the_old_one(tmp_path: Path) -> None:
+    """Two models, as many batches each: neither takes the other's files for its own."""
+    for seed in (1, 2):
+        learner, _ = learner_of(SETTINGS["sticky"], "stacked", MLP)
+        list(learner.learn_all(BATCHES[seed : seed + 12]))
+        Checkpoints(tmp_path).write(take(learner), {"seed": seed})
+    read, facts = read_checkpoint(tmp_path)
+    assert facts == {"seed": 2}
+    assert torch.equal(read.experts[0]["pool.net.1.weight"], learner.pool.state(0)["net.1.weight"])
 
 
 def test_no_checkpoint_is_said_so(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -416,3 +417,37 @@ def test_experts_may_be_organised_as_a_tree(organisation: str) -> None:
     np.testing.assert_array_equal(copy.predict_proba(X), model.predict_proba(X))
     with pytest.raises(ValueError, match="organisation: got 'bush', expected one of flat, tree, lca"):
         GatedExperts(organisation="bush").fit(X, y)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("parameters", [{}, {"organisation": "tree"}, {"joint": True, "gate_score": "class-subspace"}])
+def test_a_saved_model_goes_on_as_if_nothing_had_happened(parameters: dict[str, Any], tmp_path: Path) -> None:
+    low, high = digits(low=True), digits(low=False)
+    words = np.array(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"])
+    model = GatedExperts(**parameters)
+    for X, y in (low, low, high):
+        model.partial_fit(X[:250], words[y[:250]])  # not a multiple of the batch: some rows wait
+    model.save(tmp_path / "model")
+    twin = GatedExperts.load(tmp_path / "model")
+    assert len(twin._waiting) == len(model._waiting) > 0
+    np.testing.assert_array_equal(model.predict_proba(high[0]), twin.predict_proba(high[0]))
+    for each in (model, twin):
+        each.partial_fit(high[0], words[high[1]])
+        each.flush()
+    np.testing.assert_array_equal(model.predict_proba(low[0]), twin.predict_proba(low[0]))
+    assert list(model.classes_) == list(twin.classes_)
+    assert repr(model.experts_) == repr(twin.experts_)
+    assert model.get_params() == twin.get_params()
+
+
+def test_loading_says_what_is_wrong(tmp_path: Path) -> None:
+    X, y = digits(low=True)
+    with pytest.raises(NotFittedError):
+        GatedExperts().save(tmp_path)
+    with pytest.raises(ValueError, match="no checkpoint here"):
+        GatedExperts.load(tmp_path)
+    own = GatedExperts(net=lambda shape, outputs: torch.nn.Linear(shape[0], outputs)).partial_fit(X, y)
+    own.save(tmp_path)
+    with pytest.raises(ValueError, match="expert's state"):
+        GatedExperts.load(tmp_path)  # as an MLP
+    same = GatedExperts.load(tmp_path, net=own.net)
+    np.testing.assert_array_equal(own.predict(X), same.predict(X))

@@ -12,6 +12,7 @@ import json
 import os
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +31,30 @@ class CheckpointError(ValueError):
     """A checkpoint that cannot be used; the message says why."""
 
 
-def write_checkpoint(folder: Path, snapshot: Snapshot, facts: Mapping[str, Any], keep: int = KEEP) -> Path:
-    """Write a checkpoint and what else must be known to go on (`facts`, JSON values); return its manifest."""
-    folder.mkdir(parents=True, exist_ok=True)
-    steps = snapshot.facts["steps"]
-    files = {"state": _write_tensors(folder, f"state-{steps}", snapshot.tensors)}
-    known = _newest_files(folder)
-    for number, (tensors, fact) in enumerate(zip(snapshot.experts, snapshot.facts["experts"], strict=True)):
-        stem = f"expert-{number}-{fact['batches']}"
-        unchanged = known.get(f"expert.{number}")
-        if unchanged is None or unchanged["file"] != f"{stem}.safetensors":
-            unchanged = _write_tensors(folder, stem, tensors)
-        files[f"expert.{number}"] = unchanged
-    body = {"schema": SCHEMA, "learner": snapshot.facts, "files": files, "facts": dict(facts)}
-    path = folder / f"checkpoint-{steps}.json"
-    _write(path, json.dumps({"sha256": _digest(_canonical(body)), "body": body}).encode())
-    _forget_older(folder, keep)
-    return path
+@dataclass
+class Checkpoints:
+    """Writes one learner's checkpoints into a folder, and remembers which experts need not be written again."""
+
+    folder: Path
+    keep: int = KEEP
+    _written: dict[int, tuple[int, dict[str, Any]]] = field(default_factory=dict)
+    """expert -> batches on which it had been trained, and its file. Only what this object wrote itself is trusted."""
+
+    def write(self, snapshot: Snapshot, facts: Mapping[str, Any]) -> Path:
+        """Write a checkpoint and what else must be known to go on (`facts`, JSON values); return its manifest."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        files = {"state": _write_tensors(self.folder, "state", snapshot.tensors)}
+        for number, (tensors, fact) in enumerate(zip(snapshot.experts, snapshot.facts["experts"], strict=True)):
+            batches, file = self._written.get(number, (-1, {}))
+            if batches != fact["batches"]:
+                file = _write_tensors(self.folder, f"expert-{number}", tensors)
+                self._written[number] = fact["batches"], file
+            files[f"expert.{number}"] = file
+        body = {"schema": SCHEMA, "learner": snapshot.facts, "files": files, "facts": dict(facts)}
+        path = self.folder / f"checkpoint-{snapshot.facts['steps']}.json"
+        _write(path, json.dumps({"sha256": _digest(_canonical(body)), "body": body}).encode())
+        _forget_older(self.folder, self.keep, path)
+        return path
 
 
 def read_checkpoint(folder: Path) -> tuple[Snapshot, dict[str, Any]]:
@@ -107,9 +115,12 @@ def _read_tensors(folder: Path, entry: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _write_tensors(folder: Path, stem: str, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Write under a name that tells the content, so that no file which an older manifest names is ever changed."""
     content = save(dict(tensors))
-    _write(folder / f"{stem}.safetensors", content)
-    return {"file": f"{stem}.safetensors", "sha256": _digest(content), "bytes": len(content)}
+    digest = _digest(content)
+    name = f"{stem}-{digest[:16]}.safetensors"
+    _write(folder / name, content)
+    return {"file": name, "sha256": digest, "bytes": len(content)}
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -127,23 +138,14 @@ def _write(path: Path, content: bytes) -> None:
         os.close(directory)
 
 
-def _newest_files(folder: Path) -> dict[str, Any]:
-    """Return what the newest whole manifest names: these files need not be written again."""
-    for manifest in _manifests(folder):
-        try:
-            return dict(_read_manifest(manifest)["files"])
-        except (CheckpointError, KeyError, TypeError):
-            continue
-    return {}
-
-
-def _forget_older(folder: Path, keep: int) -> None:
+def _forget_older(folder: Path, keep: int, newest: Path) -> None:
     """Delete older checkpoints, and files that no manifest names."""
-    manifests = _manifests(folder)
-    for manifest in manifests[keep:]:
+    # What has more steps than the newest is of a life that was given up.
+    kept = [newest, *(path for path in _manifests(folder) if _steps(path) < _steps(newest))][:keep]
+    for manifest in set(_manifests(folder)) - set(kept):
         manifest.unlink()
     needed = set()
-    for manifest in manifests[:keep]:
+    for manifest in kept:
         try:
             needed |= {entry["file"] for entry in _read_manifest(manifest)["files"].values()}
         except CheckpointError:
@@ -155,8 +157,12 @@ def _forget_older(folder: Path, keep: int) -> None:
 
 def _manifests(folder: Path) -> list[Path]:
     """Return the manifests, the newest first."""
-    found = [(path.stem.removeprefix("checkpoint-"), path) for path in folder.glob("checkpoint-*.json")]
-    return [path for steps, path in sorted(((int(s), p) for s, p in found if s.isdecimal()), reverse=True)]
+    found = [path for path in folder.glob("checkpoint-*.json") if path.stem.rpartition("-")[2].isdecimal()]
+    return sorted(found, key=_steps, reverse=True)
+
+
+def _steps(manifest: Path) -> int:
+    return int(manifest.stem.rpartition("-")[2])
 
 
 def _canonical(body: Mapping[str, Any]) -> bytes:

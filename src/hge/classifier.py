@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -35,6 +36,8 @@ from hge.keys import Keys
 from hge.learner import Learner
 from hge.nets import AUTOENCODERS, NETS, AutoencoderFactory, NetFactory, Shape
 from hge.pool import EagerPool, PoolSpec, resolve_device
+from hge.saving import read_model, save_model, waiting_rows
+from hge.snapshot import Snapshot, restore
 from hge.stacked import StackedPool
 from hge.types import Batch
 
@@ -141,6 +144,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     classes_: Labels
     input_shape_: Shape
     _waiting: Batch
+    _outputs: dict[Any, int]
 
     def __init__(
         self,
@@ -246,6 +250,22 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._learner.end_stream()
         return self
 
+    def save(self, path: str | Path) -> None:
+        """Write the model to a folder, from which `load` can go on; the state before it is kept, too."""
+        self._check_started()
+        save_model(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path, **changed: Any) -> GatedExperts:
+        """Read a model that `save` wrote; `partial_fit` goes on as if nothing had happened.
+
+        Your own networks are not saved, only their weights: give the factories again (`net=…`, `autoencoder=…`).
+        """
+        snapshot, facts = read_model(Path(path))
+        model = cls(**facts["parameters"] | changed)
+        model._become(snapshot, facts)
+        return model
+
     def predict(self, X: Rows) -> Labels:
         """Return the label of each row, as its expert sees it."""
         probabilities = self.predict_proba(X)
@@ -312,11 +332,30 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if not self._started:
             raise NotFittedError("This GatedExperts has seen no rows yet. Call fit or partial_fit first.")
 
+    def _become(self, snapshot: Snapshot, facts: dict[str, Any]) -> None:
+        """Take over the state of a saved model."""
+        kind, labels = facts["classes"]
+        classes, shape = np.array(labels, dtype=np.dtype(kind)), tuple(facts["input_shape"])
+        self._build(np.zeros((1, *shape), dtype=np.float32), facts["capacity"], Keys(facts["seed"]))
+        restore(self._learner, snapshot)
+        self._outputs = {label: int(output) for label, output in facts["outputs"]}
+        self._closed, self._waiting = facts["closed"], waiting_rows(snapshot)
+        self.classes_, self.n_features_in_ = classes, facts["features"]
+        if facts["feature_names"]:
+            self.feature_names_in_ = np.array(facts["feature_names"], dtype=object)
+
     def _start(self, X: Rows, x: FloatRows, labels: Labels, classes: Labels, *, closed: bool) -> None:
         """Build an untrained learner for rows like these; what can fail fails before anything is replaced."""
         check_count("batch_size", self.batch_size)
         capacity = check_count("class_capacity", self.class_capacity)
         check_labels(labels, classes, closed=closed, capacity=capacity)
+        self._build(x, capacity, Keys(read_seed(self.random_state)))
+        validate_data(self, X, reset=True, skip_check_array=True)  # remembers the number and names of the features
+        self._outputs = {}
+        self._closed, self._waiting, self.classes_ = closed, _no_rows(x.shape[1:]), classes
+
+    def _build(self, x: FloatRows, capacity: int, keys: Keys) -> None:
+        """Build an untrained learner for rows like these, and only then replace an older one."""
         score_name = check_choice("gate_score", self.gate_score, ("subspace", "class-subspace", "autoencoder"))
         if self.mixture and not self.joint:
             raise ValueError("mixture: got True, expected joint=True beside it")
@@ -344,18 +383,15 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             newcomers_answer=self.newcomers_answer,
             joint=self.joint,
         )
-        keys, events = Keys(read_seed(self.random_state)), RecentEvents()
+        events = RecentEvents()
         by_name = isinstance(self.net, str) and isinstance(self.autoencoder, str)
         fast = self.pool == "stacked" or (self.pool == "auto" and by_name)
         pool = (StackedPool if fast else EagerPool)(spec, keys, torch.device(resolve_device(self.device)))
         with torch.inference_mode(False):  # whatever the caller is in, the weights must be trainable
             learner = Learner(config, pool, keys, events)
         check_networks(pool, capacity, x[:1])
-        validate_data(self, X, reset=True, skip_check_array=True)  # remembers the number and names of the features
         self._learner, self._answerer, self._events = learner, Answerer(learner), events
-        self._outputs: dict[Any, int] = {}
-        self._closed, self._capacity, self._waiting = closed, capacity, _no_rows(x.shape[1:])
-        self.classes_, self.input_shape_ = classes, x.shape[1:]
+        self._capacity, self.input_shape_ = capacity, x.shape[1:]
 
     def _learn(self, x: FloatRows, labels: Labels) -> None:
         """Learn all full batches; keep the rest waiting."""

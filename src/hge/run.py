@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from hge.answer import Answerer
-from hge.checkpoint import read_checkpoint, write_checkpoint
+from hge.checkpoint import Checkpoints, read_checkpoint
 from hge.config import RunConfig
 from hge.data.catalogue import SCENARIOS, Request
 from hge.data.datasets import data_folder
@@ -62,7 +62,7 @@ def run(
         ledger, resume_at = _go_on(config, folder, scenario, learner)
     elif checkpoint_every:
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # of another run
-    rows, first = 0, learner.steps
+    rows, first, checkpoints = 0, learner.steps, Checkpoints(folder / CHECKPOINTS)
     with RunRecorder(folder, config, resume_at) as recorder:  # only now: what cannot be built leaves an older run alone
         started = time.perf_counter()
         origins, batches = _apart(scenario.stream(config.batch_size, config.epochs, keys, start=first))
@@ -79,7 +79,7 @@ def run(
                     break
             if checkpoint_every and learner.steps < total and not ledger.runaway:
                 facts = {"config": config.as_json(), "ledger": ledger.as_json(), "files": recorder.position()}
-                write_checkpoint(folder / CHECKPOINTS, take(learner), facts)
+                checkpoints.write(take(learner), facts)
         seconds = time.perf_counter() - started
         learner.end_stream()
         result = _result(config, scenario, learner, ledger)

@@ -1,0 +1,51 @@
+"""A `GatedExperts` on disk: its parameters, what it knows of labels and features, and its learner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hge.checkpoint import CheckpointError, Checkpoints, read_checkpoint
+from hge.snapshot import Snapshot, take
+from hge.types import Batch
+
+LABEL_KINDS = "biufU"
+"""Kinds of numpy's label arrays that JSON can hold: truth values, numbers, text."""
+
+
+def save_model(model: Any, folder: Path) -> None:
+    """Write an estimator that has been started."""
+    parameters = {name: value for name, value in model.get_params(deep=False).items() if not callable(value)}
+    labels = np.asarray(model.classes_)
+    if labels.dtype.kind not in LABEL_KINDS:
+        raise ValueError(f"labels: got {labels.dtype}, expected numbers or text to save them")
+    facts = {
+        "parameters": parameters,
+        "classes": [labels.dtype.str, labels.tolist()],
+        "outputs": list(model._outputs.items()),
+        "closed": model._closed,
+        "capacity": model._capacity,
+        "input_shape": list(model.input_shape_),
+        "features": model.n_features_in_,
+        "feature_names": list(getattr(model, "feature_names_in_", ())),
+        "seed": model._learner.keys.seed,
+    }
+    snapshot = take(model._learner)
+    waiting = {"waiting.x": model._waiting.x.contiguous(), "waiting.y": model._waiting.y.contiguous()}
+    Checkpoints(folder).write(Snapshot(snapshot.facts, snapshot.tensors | waiting, snapshot.experts), facts)
+
+
+def read_model(folder: Path) -> tuple[Snapshot, dict[str, Any]]:
+    """Read what `save_model` wrote."""
+    snapshot, facts = read_checkpoint(folder)
+    if "parameters" not in facts:
+        raise CheckpointError(f"{folder}: got a run's checkpoint, expected a saved model (use `hge run … --resume`)")
+    return snapshot, facts
+
+
+def waiting_rows(snapshot: Snapshot) -> Batch:
+    """Return the rows that waited for a full batch."""
+    return Batch(torch.clone(snapshot.tensors["waiting.x"]), torch.clone(snapshot.tensors["waiting.y"]))

@@ -22,13 +22,13 @@ from hge.data_commands import DataFolder
 from hge.drawing import tree_dot, tree_text
 from hge.gates_commands import gates_command
 from hge.keys import Keys
-from hge.learner import Learner, Step
+from hge.learner import Step
 from hge.organise import organise
 from hge.pool import resolve_device
 from hge.recipes import METHODS, PAPER, RECIPES, build_config
 from hge.record import read_result
 from hge.report import ORGANISATIONS, trees_of, write_report, write_trees
-from hge.run import build_scenario, check, run
+from hge.run import AnyLearner, build_scenario, check, run
 
 app = typer.Typer(
     help="Learn for ever from a stream that nobody has labelled with tasks (Gated Experts).",
@@ -185,7 +185,7 @@ def _progress(config: RunConfig) -> Iterator[Callable[[int, int, str], None]]:
         yield lambda done, total, status: progress.update(line, completed=done, total=total, status=status)
 
 
-def _status(step: Step, learner: Learner) -> str:
+def _status(step: Step, learner: AnyLearner) -> str:
     return f"batches, experts {len(learner.experts)}, now {step.expert}, loss {step.loss:6.3f}"
 
 

@@ -12,12 +12,14 @@ from typing import Any
 import torch
 
 from hge.answer import Answerer
+from hge.baselines.separate import Separate, ToldAnswers
+from hge.baselines.tame import Tame, TameAnswers
 from hge.config import RunConfig
 from hge.data.catalogue import SCENARIOS, Request
 from hge.data.datasets import data_folder
 from hge.data.scenarios import Scenario, mix, revisit
-from hge.evaluate import Ledger, evaluate
-from hge.events import Event
+from hge.evaluate import Answers, Ledger, evaluate
+from hge.events import Emit, Event
 from hge.keys import Keys
 from hge.learner import Learner, Step
 from hge.nets import AUTOENCODERS, NETS
@@ -26,7 +28,8 @@ from hge.record import RunRecorder, environment
 from hge.stacked import StackedPool
 from hge.types import Batch
 
-OnStep = Callable[[Step, int, Learner], None]
+AnyLearner = Learner | Tame | Separate
+OnStep = Callable[[Step, int, AnyLearner], None]
 """Called after each batch with its step, the stream's length and the learner, for a progress line."""
 
 
@@ -42,11 +45,15 @@ def run(
     scenario = build_scenario(config, keys, data)
     total = scenario.batches(config.batch_size, config.epochs)
     ledger, events, rows = Ledger(), list[Event](), 0
-    learner = Learner(config.learner, build_pool(config, scenario, keys), keys, events.append)
+    learner = build_learner(config, scenario, keys, events.append)
     with RunRecorder(folder, config) as recorder:  # only now: a run that cannot be built leaves an older one alone
         started = time.perf_counter()
         origins, batches = _apart(scenario.stream(config.batch_size, config.epochs, keys))
-        for step in learner.learn_all(batches):  # the learner sees the batches, the ledger the tasks
+        if isinstance(learner, Separate):  # the one that is told
+            steps = learner.learn_told((origins[-1][0], batch) for batch in batches)
+        else:
+            steps = learner.learn_all(batches)
+        for step in steps:  # the learner sees the batches, the ledger the tasks
             task, size = origins.popleft()
             ledger.observe(task, step, events)
             recorder.step(task, step, events)
@@ -100,6 +107,23 @@ def _apart(stream: Iterator[tuple[int, Batch]]) -> tuple[deque[tuple[int, int]],
     return origins, batches()
 
 
+def build_learner(config: RunConfig, scenario: Scenario, keys: Keys, emit: Emit) -> AnyLearner:
+    """Return what the method learns with, untrained."""
+    pool = build_pool(config, scenario, keys)
+    if config.method == "separate":
+        return Separate(pool, emit)
+    if config.method == "tame":
+        return Tame(config.tame, pool, lambda n: build_pool(config, replace(scenario, classes=n), keys), keys, emit)
+    return Learner(config.learner, pool, keys, emit)
+
+
+def build_answers(learner: AnyLearner, tasks: int) -> Answers | list[Answers]:
+    """Return who answers at test time; for Separate, one per task."""
+    if isinstance(learner, Separate):
+        return [ToldAnswers(learner, task) for task in range(tasks)]
+    return TameAnswers(learner) if isinstance(learner, Tame) else Answerer(learner)
+
+
 def build_pool(config: RunConfig, scenario: Scenario, keys: Keys) -> ExpertPool:
     """Return an empty pool for the scenario's experts."""
     pool = EagerPool if config.pool == "eager" else StackedPool
@@ -121,9 +145,9 @@ def build_spec(config: RunConfig, scenario: Scenario) -> PoolSpec:
     )
 
 
-def _result(config: RunConfig, scenario: Scenario, learner: Learner, ledger: Ledger) -> dict[str, Any]:
+def _result(config: RunConfig, scenario: Scenario, learner: AnyLearner, ledger: Ledger) -> dict[str, Any]:
     switches, owners = ledger.switches(), ledger.owners(len(scenario.tasks))
-    answerer = Answerer(learner)
+    answerer = build_answers(learner, len(scenario.tasks))
     figures = {
         routing: evaluate(answerer, scenario.tasks, owners, scenario.classes, routing, config.test_batch_size)
         for routing in ("sample", "batch")

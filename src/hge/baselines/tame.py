@@ -40,13 +40,13 @@ from hge.types import Batch
 class LossWindow:
     """The losses of the last batches on which an expert was trained; together they bound its smoothed loss.
 
-    >>> losses = LossWindow(TameConfig(warmup=2))
+    >>> losses = LossWindow(TameConfig(warmup=2, smoothing=0.5))
     >>> losses.bound
     inf
     >>> for loss in (1.0, 3.0):
     ...     losses.add(loss)
-    >>> losses.bound, losses.smoothed, losses.smoothed_with(8.9)  # 2 + 3·1, 0.8·1 + 0.2·3, 0.8·1.4 + 0.2·8.9
-    (5.0, 1.4, 2.9)
+    >>> losses.bound, losses.smoothed, losses.smoothed_with(9.0)  # 2 + 3·1, halfway to 3, halfway to 9: too high
+    (5.0, 2.0, 5.5)
     """
 
     config: TameConfig

@@ -1,4 +1,4 @@
-"""The `hge` command: demo, run, scenarios, gates, trees, report, data, bench."""
+"""The `hge` command: demo, run, scenarios, gates, trees, report, table, data, bench."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from hge.recipes import METHODS, PAPER, RECIPES, build_config
 from hge.record import read_result
 from hge.report import ORGANISATIONS, trees_of, write_report, write_trees
 from hge.run import AnyLearner, build_scenario, check, run
+from hge.table_commands import table_command
 
 app = typer.Typer(
     help="Learn for ever from a stream that nobody has labelled with tasks (Gated Experts).",
@@ -39,6 +40,7 @@ app = typer.Typer(
 app.add_typer(data_commands.app, name="data")
 app.add_typer(bench_commands.app, name="bench")
 app.command("gates")(gates_command)
+app.command("table")(table_command)
 console = Console()
 
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]

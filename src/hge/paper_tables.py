@@ -10,7 +10,8 @@ ROUTE_SINGLE_SAMPLES = frozenset({"TAME", "CN-DPM"})
 NOTES = {
     "DER": "The DER row mixes two methods: Dark Experience Replay (pmnist, cif10, imgnet-20) and Dynamically "
     "Expandable Representation (cif100-10, cif100-20).",
-    "TAME": "TAME and CN-DPM route single samples at test time; GE and HGE route batches of 128.",
+    "TAME": "TAME and CN-DPM route single samples at test time; GE and HGE route batches of 128. TAME's public code "
+    "numbers labels within each task; ours are global.",
 }
 TITLES = {
     1: "Task switch detection errors per task",

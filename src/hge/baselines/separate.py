@@ -19,7 +19,11 @@ from hge.types import Batch
 
 
 class Separate:
-    """Trains the expert of the task that it is told. The first task's is there; the others come with their tasks."""
+    """Trains the expert of the task that it is told.
+
+    The first task's expert is there, the others come with their tasks. So no switch is ever missed or false, which says
+    nothing about detection.
+    """
 
     def __init__(self, pool: ExpertPool, emit: Emit) -> None:
         self.pool = pool

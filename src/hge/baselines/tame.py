@@ -10,8 +10,11 @@ Split MNIST: `--set tame.window=35`). 200 epochs for the selector, as in the cod
 
 Not followed: experts and selector are not pruned; the selector is not pretrained, but a network like the experts',
 trained by their optimiser; of several experts that fit, the one with the lowest loss is taken, not the first. Losses
-are those of training mode, a bound needs a few of them, and heads are global (docs/protocol.md). The samples are kept
-as whole batches, in equal shares for the experts (TAME's code: for the classes). Batch testing is ours.
+are those of training mode, and a bound needs two of them (docs/protocol.md). The samples are kept as whole batches, in
+equal shares for the experts (TAME's code: for the classes). Batch testing is ours.
+
+Accuracy here is over all classes of the scenario. TAME's code numbers the labels within each task, so there a sample
+that was sent to the wrong expert may be right still: its published figures are not quite of this kind.
 """
 
 from __future__ import annotations

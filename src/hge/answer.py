@@ -13,7 +13,7 @@ from torch import Tensor
 from hge.calibration import Calibration
 from hge.gate import FloatArray, IntArray, Routes
 from hge.learner import Learner
-from hge.pool import UNSUITABLE
+from hge.pool import UNSUITABLE, ExpertPool
 from hge.unknown import unknown
 from hge.window import follow
 
@@ -57,14 +57,7 @@ class Answerer:
 
     def probabilities(self, x: Tensor, routes: Routes, outputs: int) -> FloatArray:
         """Return [rows, outputs]: the chosen expert's softmax over the first `outputs` outputs."""
-        expert = np.broadcast_to(routes.expert, len(x))
-        result = np.zeros((len(x), outputs))
-        for e in np.unique(expert):
-            rows = np.flatnonzero(expert == e)
-            for part in np.split(rows, range(ROWS_AT_ONCE, len(rows), ROWS_AT_ONCE)):
-                logits = self.learner.pool.logits(int(e), x[torch.from_numpy(part)].to(self.learner.pool.device))
-                result[part] = logits[:, :outputs].double().softmax(dim=1).cpu().numpy()
-        return result
+        return ask(self.learner.pool, x, routes, outputs)
 
     def mixture(self, x: Tensor, outputs: int) -> FloatArray:
         """Return [rows, outputs]: class probabilities of all experts together; the joint score is needed."""
@@ -180,3 +173,15 @@ class Answerer:
             rows = [self.learner.pool.scores([expert], b.batch.x, batch_statistics=False)[0] for b in kept]
             self._replay_scores[key] = version, np.concatenate([*rows, np.zeros(0 if rows else 1)])
         return self._replay_scores[key][1]
+
+
+def ask(pool: ExpertPool, x: Tensor, routes: Routes, outputs: int) -> FloatArray:
+    """Return [rows, outputs]: the softmax of each row's chosen expert over the first `outputs` outputs."""
+    expert = np.broadcast_to(routes.expert, len(x))
+    result = np.zeros((len(x), outputs))
+    for e in np.unique(expert):
+        rows = np.flatnonzero(expert == e)
+        for part in np.split(rows, range(ROWS_AT_ONCE, len(rows), ROWS_AT_ONCE)):
+            logits = pool.logits(int(e), x[torch.from_numpy(part)].to(pool.device))
+            result[part] = logits[:, :outputs].double().softmax(dim=1).cpu().numpy()
+    return result

@@ -1,4 +1,4 @@
-"""The `hge` command: demo, run, scenarios, gates, trees, report, data, bench."""
+"""The `hge` command: demo, run, scenarios, gates, trees, report, table, data, bench."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from hge.data_commands import DataFolder
 from hge.drawing import tree_dot, tree_text
 from hge.gates_commands import gates_command
 from hge.keys import Keys
-from hge.learner import Learner, Step
+from hge.learner import Step
 from hge.organise import organise
 from hge.pool import resolve_device
 from hge.recipes import METHODS, PAPER, RECIPES, build_config
 from hge.record import read_result
 from hge.report import ORGANISATIONS, trees_of, write_report, write_trees
-from hge.run import CHECKPOINT_EVERY, build_scenario, check, run
+from hge.run import CHECKPOINT_EVERY, AnyLearner, build_scenario, check, run
+from hge.table_commands import table_command
 
 app = typer.Typer(
     help="Learn for ever from a stream that nobody has labelled with tasks (Gated Experts).",
@@ -39,6 +40,7 @@ app = typer.Typer(
 app.add_typer(data_commands.app, name="data")
 app.add_typer(bench_commands.app, name="bench")
 app.command("gates")(gates_command)
+app.command("table")(table_command)
 console = Console()
 
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
@@ -200,7 +202,7 @@ def _progress(config: RunConfig) -> Iterator[Callable[[int, int, str], None]]:
         yield lambda done, total, status: progress.update(line, completed=done, total=total, status=status)
 
 
-def _status(step: Step, learner: Learner) -> str:
+def _status(step: Step, learner: AnyLearner) -> str:
     return f"batches, experts {len(learner.experts)}, now {step.expert}, loss {step.loss:6.3f}"
 
 

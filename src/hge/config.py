@@ -13,7 +13,7 @@ import numpy as np
 Config = TypeVar("Config")
 LARGEST = 1e12
 """No setting is larger than this."""
-Method = Literal["ge", "ge-no-review", "hge", "organise"]
+Method = Literal["ge", "ge-no-review", "hge", "organise", "tame", "separate"]
 Precision = Literal["fp32", "tf32", "bf16"]
 
 
@@ -109,6 +109,32 @@ class ScoreConfig:
 
 
 @dataclass(frozen=True)
+class TameConfig:
+    """The baseline TAME (baselines/tame.py)."""
+
+    window: int = 100
+    """Losses over which mean and standard deviation are taken."""
+    warmup: int = 2
+    """Losses before there is a bound."""
+    deviations: float = 3.0
+    smoothing: float = 0.2
+    """Weight of the newest loss in the smoothed one."""
+    buffer: int = 5000
+    """Samples that all experts keep together."""
+    selector_epochs: int = 200
+    selector_batch: int = 128
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        _require(self.window >= 2, "window", self.window, "at least 2")
+        _require(2 <= self.warmup <= self.window, "warmup", self.warmup, "at least 2, at most the window")
+        _require(self.deviations > 0, "deviations", self.deviations, "a number above 0")
+        _require(0 < self.smoothing <= 1, "smoothing", self.smoothing, "above 0 and at most 1")
+        for name in ("buffer", "selector_epochs", "selector_batch"):
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """One run of one learner on one scenario: everything that decides its outcome."""
 
@@ -143,6 +169,7 @@ class RunConfig:
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
     score: ScoreConfig = field(default_factory=ScoreConfig)
+    tame: TameConfig = field(default_factory=TameConfig)
 
     def __post_init__(self) -> None:
         _check_types(self)

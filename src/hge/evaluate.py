@@ -6,16 +6,16 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from hge.answer import ROWS_AT_ONCE, Answerer, Routing
+from hge.answer import ROWS_AT_ONCE, Routing
 from hge.data.scenarios import Task
 from hge.events import Event, ExpertCreated, ExpertPromoted
-from hge.gate import FloatArray, IntArray
+from hge.gate import FloatArray, IntArray, Routes, Tree
 from hge.learner import Step
 
 BELONGS = 0.1
@@ -132,18 +132,48 @@ class Figures:
     """[nodes] percentage of a task's groups that ended at or below a node of the tree."""
 
 
+class Organised(Protocol):
+    """What the figures need to know of a learner."""
+
+    @property
+    def experts(self) -> Sequence[object]:
+        """All its experts."""
+
+    @property
+    def tree(self) -> Tree:
+        """Where they stand."""
+
+
+class Answers(Protocol):
+    """A trained system that can be tested: `answer.Answerer`, or a baseline's."""
+
+    @property
+    def learner(self) -> Organised:
+        """Who was trained."""
+
+    def route(self, x: torch.Tensor, routing: Routing) -> Routes:
+        """Choose an expert per row, or one for all rows."""
+
+    def probabilities(self, x: torch.Tensor, routes: Routes, outputs: int) -> FloatArray:
+        """Return [rows, outputs]: what the chosen experts say."""
+
+
 def evaluate(
-    answerer: Answerer,
+    answerer: Answers | Sequence[Answers],
     tasks: Sequence[Task],
     owners: Sequence[set[int]],
     classes: int,
     routing: Routing,
     batch_size: int,
 ) -> Figures:
-    """Test every task: rows routed one by one, or same-task batches routed as one (the last partial one included)."""
+    """Test every task: rows routed one by one, or same-task batches routed as one (the last partial one included).
+
+    Who is told the task (Separate) comes as one answerer per task.
+    """
+    answerers = answerer if isinstance(answerer, Sequence) else [answerer] * len(tasks)
     rows: list[tuple[float, float, float, FloatArray, FloatArray]] = []
-    experts = len(answerer.learner.experts)
-    for task, own in zip(tasks, owners, strict=True):
+    for answerer, task, own in zip(answerers, tasks, owners, strict=True):
+        experts = len(answerer.learner.experts)
         batches = list(task.test.batches(ROWS_AT_ONCE if routing == "sample" else batch_size))
         routes = [answerer.route(batch.x, routing) for batch in batches]
         answers = [answerer.probabilities(b.x, r, classes).argmax(axis=1) for b, r in zip(batches, routes, strict=True)]

@@ -63,6 +63,8 @@ def build_config(scenario: str, method: str = "ge", recipe: str = "default", *, 
         learner = replace(learner, organisation="lca", promotion_rate=PAPER[scenario].promotion_rate)
     elif method == "hge":
         learner = replace(learner, organisation="tree")
+    if method in ("tame", "separate"):
+        config = replace(config, score=ScoreConfig())  # nobody asks for it: the cheap one
     epochs = max(1, round(config.epochs * epochs_scale))
     return replace(config, method=cast(Method, method), learner=learner, epochs=epochs)
 

@@ -130,6 +130,8 @@ def _sentence(event: dict[str, Any], before: list[dict[str, Any]]) -> str | None
                 f"{event['threshold']:g}: {verdict}."
             )
         case "expert_created":
+            if not event["batches"]:  # a baseline's
+                return f"Expert {e} was created."
             return f"Expert {e} was created and learned the {event['batches']} set-aside batches. It is on probation."
         case "expert_promoted":
             return (

@@ -14,13 +14,15 @@ from typing import Any
 import torch
 
 from hge.answer import Answerer
+from hge.baselines.separate import Separate, ToldAnswers
+from hge.baselines.tame import Tame, TameAnswers
 from hge.checkpoint import Checkpoints, read_checkpoint
 from hge.config import RunConfig
 from hge.data.catalogue import SCENARIOS, Request
 from hge.data.datasets import data_folder
 from hge.data.scenarios import Scenario, mix, revisit
-from hge.evaluate import Ledger, evaluate
-from hge.events import Event
+from hge.evaluate import Answers, Ledger, evaluate
+from hge.events import Emit, Event
 from hge.keys import Keys
 from hge.learner import Learner, Step
 from hge.nets import AUTOENCODERS, NETS
@@ -30,10 +32,11 @@ from hge.snapshot import restore, take
 from hge.stacked import StackedPool
 from hge.types import Batch
 
+AnyLearner = Learner | Tame | Separate
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_EVERY = 2_000
 """Batches between two checkpoints."""
-OnStep = Callable[[Step, int, Learner], None]
+OnStep = Callable[[Step, int, AnyLearner], None]
 """Called after each batch with its step, the stream's length and the learner, for a progress line."""
 
 
@@ -56,20 +59,27 @@ def run(
     scenario = build_scenario(config, keys, data)
     total = scenario.batches(config.batch_size, config.epochs)
     events: list[Event] = []
-    learner = Learner(config.learner, build_pool(config, scenario, keys), keys, events.append)
-    ledger, resume_at = Ledger(), None
+    learner = build_learner(config, scenario, keys, events.append)
+    ledger, resume_at, checkpoints = Ledger(), None, None
+    if isinstance(learner, Learner) and checkpoint_every:
+        checkpoints = Checkpoints(folder / CHECKPOINTS)
     if resume:
         ledger, resume_at = _go_on(config, folder, scenario, learner)
-    elif checkpoint_every:
+    elif checkpoints:
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # of another run
-    rows, first, checkpoints = 0, learner.steps, Checkpoints(folder / CHECKPOINTS)
+    rows, first = 0, learner.steps
     with RunRecorder(folder, config, resume_at) as recorder:  # only now: what cannot be built leaves an older run alone
         started = time.perf_counter()
         origins, batches = _apart(scenario.stream(config.batch_size, config.epochs, keys, start=first))
         while not ledger.runaway and learner.steps < total:
-            # A checkpoint is taken between two calls, when nothing is under way.
-            for step in learner.learn_all(islice(batches, checkpoint_every or total)):
-                task, size = origins.popleft()  # the learner sees the batches, the ledger the tasks
+            # A checkpoint is taken between two stretches, when nothing is under way.
+            stretch = islice(batches, checkpoint_every if checkpoints else total)
+            if isinstance(learner, Separate):  # the one that is told
+                steps = learner.learn_told((origins[-1][0], batch) for batch in stretch)
+            else:
+                steps = learner.learn_all(stretch)
+            for step in steps:  # the learner sees the batches, the ledger the tasks
+                task, size = origins.popleft()
                 ledger.observe(task, step, events)
                 recorder.step(task, step, events)
                 on_step(step, total, learner)
@@ -77,7 +87,7 @@ def run(
                 rows += size
                 if ledger.runaway:
                     break
-            if checkpoint_every and learner.steps < total and not ledger.runaway:
+            if checkpoints and isinstance(learner, Learner) and learner.steps < total and not ledger.runaway:
                 facts = {"config": config.as_json(), "ledger": ledger.as_json(), "files": recorder.position()}
                 checkpoints.write(take(learner), facts)
         seconds = time.perf_counter() - started
@@ -90,9 +100,11 @@ def run(
 
 
 def _go_on(
-    config: RunConfig, folder: Path, scenario: Scenario, learner: Learner
+    config: RunConfig, folder: Path, scenario: Scenario, learner: AnyLearner
 ) -> tuple[Ledger, dict[str, int] | None]:
     """Bring the learner to where the last checkpoint was taken; where there is none, begin at the beginning."""
+    if not isinstance(learner, Learner):
+        raise ValueError(f"resume: got method {config.method}, expected ge, ge-no-review or hge")
     if not (folder / CHECKPOINTS).is_dir():
         return Ledger(), None
     snapshot, facts = read_checkpoint(folder / CHECKPOINTS)
@@ -141,6 +153,23 @@ def _apart(stream: Iterator[tuple[int, Batch]]) -> tuple[deque[tuple[int, int]],
     return origins, batches()
 
 
+def build_learner(config: RunConfig, scenario: Scenario, keys: Keys, emit: Emit) -> AnyLearner:
+    """Return what the method learns with, untrained."""
+    pool = build_pool(config, scenario, keys)
+    if config.method == "separate":
+        return Separate(pool, emit)
+    if config.method == "tame":
+        return Tame(config.tame, pool, lambda n: build_pool(config, replace(scenario, classes=n), keys), keys, emit)
+    return Learner(config.learner, pool, keys, emit)
+
+
+def build_answers(learner: AnyLearner, tasks: int) -> Answers | list[Answers]:
+    """Return who answers at test time; for Separate, one per task."""
+    if isinstance(learner, Separate):
+        return [ToldAnswers(learner, task) for task in range(tasks)]
+    return TameAnswers(learner) if isinstance(learner, Tame) else Answerer(learner)
+
+
 def build_pool(config: RunConfig, scenario: Scenario, keys: Keys) -> ExpertPool:
     """Return an empty pool for the scenario's experts."""
     pool = EagerPool if config.pool == "eager" else StackedPool
@@ -162,9 +191,9 @@ def build_spec(config: RunConfig, scenario: Scenario) -> PoolSpec:
     )
 
 
-def _result(config: RunConfig, scenario: Scenario, learner: Learner, ledger: Ledger) -> dict[str, Any]:
+def _result(config: RunConfig, scenario: Scenario, learner: AnyLearner, ledger: Ledger) -> dict[str, Any]:
     switches, owners = ledger.switches(), ledger.owners(len(scenario.tasks))
-    answerer = Answerer(learner)
+    answerer = build_answers(learner, len(scenario.tasks))
     figures = {
         routing: evaluate(answerer, scenario.tasks, owners, scenario.classes, routing, config.test_batch_size)
         for routing in ("sample", "batch")

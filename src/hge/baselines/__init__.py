@@ -1,0 +1,1 @@
+"""What the paper's tables compare Gated Experts with, one method per file."""

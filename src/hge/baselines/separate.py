@@ -1,0 +1,88 @@
+"""Separate (Section 5.3), the upper bound: one expert per task, in training and in testing. It is told the tasks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import inf, isfinite
+
+import numpy as np
+from torch import Tensor
+
+from hge.answer import Routing, ask
+from hge.events import Emit, ExpertChanged, ExpertCreated, UpdateSkipped
+from hge.gate import FloatArray, Routes, Tree
+from hge.learner import Step
+from hge.pool import ExpertPool
+from hge.types import Batch
+
+
+class Separate:
+    """Trains the expert of the task that it is told.
+
+    The first task's expert is there, the others come with their tasks. So no switch is ever missed or false, which says
+    nothing about detection.
+    """
+
+    def __init__(self, pool: ExpertPool, emit: Emit) -> None:
+        self.pool = pool
+        self.emit = emit
+        self.expert_of: dict[int, int] = {}
+        """task -> expert."""
+        self.experts: list[int] = []
+        self.newcomers: list[int] = []
+        self.tree = Tree()
+        self.steps = 0
+        self.active = 0
+        self.evaluations = Counter[str]()
+        self._new_expert()
+
+    def learn_told(self, stream: Iterable[tuple[int, Batch]]) -> Iterator[Step]:
+        """Learn (task, batch) after (task, batch)."""
+        for task, batch in stream:
+            if not self.expert_of:
+                self.expert_of[task] = 0
+            elif task not in self.expert_of:
+                self.expert_of[task] = self._new_expert()
+                self.emit(ExpertCreated(self.steps, self.expert_of[task], batches=0))
+            expert = self.expert_of[task]
+            if expert != self.active:
+                self.emit(ExpertChanged(self.steps, self.active, expert))
+                self.active = expert
+            loss = self.pool.train(expert, batch.to(self.pool.device), self.steps)
+            if not isfinite(loss):
+                self.emit(UpdateSkipped(self.steps, expert, self.steps))
+            trained = ((self.steps, expert),) if isfinite(loss) else ()
+            self.steps += 1
+            yield Step(self.steps - 1, expert, loss, inf, False, 0, trained)
+
+    def end_stream(self) -> None:
+        """Nothing is left to be done."""
+
+    def _new_expert(self) -> int:
+        expert = len(self.experts)
+        self.pool.create(expert)
+        self.experts.append(expert)
+        self.tree.add(expert)
+        return expert
+
+
+@dataclass(frozen=True)
+class ToldAnswers:
+    """Answers for test data of one task, which it is told."""
+
+    learner: Separate
+    task: int
+
+    def route(self, x: Tensor, routing: Routing) -> Routes:
+        """Send everything to the task's expert; to the first one if the stream never came to the task."""
+        groups = 1 if routing == "batch" else len(x)
+        expert = np.full(groups, self.learner.expert_of.get(self.task, 0))
+        scores = np.full((len(self.learner.experts), groups), inf)
+        scores[expert, np.arange(groups)] = 0.0
+        return Routes(expert, expert + 1, scores)
+
+    def probabilities(self, x: Tensor, routes: Routes, outputs: int) -> FloatArray:
+        """Return [rows, outputs]: the chosen expert's softmax."""
+        return ask(self.learner.pool, x, routes, outputs)

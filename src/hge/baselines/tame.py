@@ -1,0 +1,224 @@
+"""TAME (Zhu et al. 2022), as Sections 3 and 5.1 compare with it: one active expert, a bound on its smoothed loss.
+
+Followed, from the paper's description and TAME's public code: the loss of the active expert is smoothed (EWMA, weight
+0.2 for the newest) and held against mean + 3 standard deviations (floored at 0.005) of the losses in a moving window.
+Above it, every expert is asked; one whose own smoothed loss stays within its own bound becomes active, else a new one
+is created. Samples of what the experts were trained on (5 000 in all) train a selector network after the stream.
+
+Chosen where the sources differ: a window of 100, as in TAME's paper and for all but one data set of its code (35 for
+Split MNIST: `--set tame.window=35`). 200 epochs for the selector, as in the code for CIFAR.
+
+Not followed: experts and selector are not pruned; the selector is not pretrained, but a network like the experts',
+trained by their optimiser; of several experts that fit, the one with the lowest loss is taken, not the first. Losses
+are those of training mode, and a bound needs two of them (docs/protocol.md). The samples are kept as whole batches, in
+equal shares for the experts (TAME's code: for the classes). Batch testing is ours.
+
+Accuracy here is over all classes of the scenario. TAME's code numbers the labels within each task, so there a sample
+that was sent to the wrong expert may be right still: its published figures are not quite of this kind.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from math import inf, isfinite
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hge.answer import ROWS_AT_ONCE, Routing, ask
+from hge.config import TameConfig
+from hge.events import Emit, ExpertChanged, ExpertCreated, UpdateSkipped
+from hge.expert import Remembered, Replay
+from hge.gate import FloatArray, Routes, Tree
+from hge.keys import Keys
+from hge.learner import Step
+from hge.pool import ExpertPool
+from hge.types import Batch
+
+
+@dataclass
+class LossWindow:
+    """The losses of the last batches on which an expert was trained; together they bound its smoothed loss.
+
+    >>> losses = LossWindow(TameConfig(warmup=2, smoothing=0.5))
+    >>> losses.bound
+    inf
+    >>> for loss in (1.0, 3.0):
+    ...     losses.add(loss)
+    >>> losses.bound, losses.smoothed, losses.smoothed_with(9.0)  # 2 + 3·1, halfway to 3, halfway to 9: too high
+    (5.0, 2.0, 5.5)
+    """
+
+    config: TameConfig
+    recent: deque[float] = field(init=False)
+    smoothed: float | None = None
+
+    def __post_init__(self) -> None:
+        self.recent = deque(maxlen=self.config.window)
+
+    def add(self, loss: float) -> None:
+        """Take in the loss of a batch on which the expert was trained."""
+        self.smoothed = self.smoothed_with(loss)
+        self.recent.append(loss)
+
+    def smoothed_with(self, loss: float) -> float:
+        """Return what the smoothed loss becomes with this one."""
+        weight = self.config.smoothing
+        return loss if self.smoothed is None else (1 - weight) * self.smoothed + weight * loss
+
+    @property
+    def bound(self) -> float:
+        """Mean + 3σ. There is none before a few losses."""
+        if len(self.recent) < self.config.warmup:
+            return inf
+        return float(np.mean(self.recent) + self.config.deviations * max(float(np.std(self.recent)), 0.005))
+
+
+@dataclass(frozen=True)
+class TameExpert:
+    """What TAME knows of an expert; its network lives in the pool under the same id."""
+
+    id: int
+    losses: LossWindow
+    buffer: Replay
+
+
+class Tame:
+    """Learns a stream of batches with one expert at a time. It is never told a task."""
+
+    def __init__(
+        self,
+        config: TameConfig,
+        pool: ExpertPool,
+        build_selector: Callable[[int], ExpertPool],
+        keys: Keys,
+        emit: Emit,
+    ) -> None:
+        self.config = config
+        self.pool = pool
+        self.build_selector = build_selector
+        """Number of experts -> a pool whose one network has as many outputs."""
+        self.keys = keys
+        self.emit = emit
+        self.experts: list[TameExpert] = []
+        self.newcomers: list[int] = []
+        """None is ever on probation."""
+        self.tree = Tree()
+        self.steps = 0
+        self.batch_rows = 1
+        """Rows of the largest batch so far."""
+        self.evaluations = Counter[str]()
+        self.selector: ExpertPool | None = None
+        self.active = self._new_expert()
+
+    def learn(self, batch: Batch) -> Step:
+        """Learn one batch of the stream, and say what became of it."""
+        batch = batch.to(self.pool.device)
+        loss, bound, queried = self._loss(self.active, batch), self.active.losses.bound, 1
+        if self.active.losses.smoothed_with(loss) > bound:
+            queried = len(self.experts)
+            self._switch(batch, loss)
+        trained = self._train(self.active, batch)
+        self.steps += 1
+        return Step(self.steps - 1, self.active.id, loss, bound, False, queried, trained)
+
+    def learn_all(self, batches: Iterable[Batch]) -> Iterator[Step]:
+        """Learn the batches in order."""
+        for batch in batches:
+            yield self.learn(batch)
+
+    def end_stream(self) -> None:
+        """Train the selector to tell from a sample in which expert's buffer it lies."""
+        device, rows = self.pool.device, self.config.selector_batch
+        kept = [(expert.id, b.batch) for expert in self.experts for b in expert.buffer.kept]
+        if not kept:
+            return
+        x = torch.cat([batch.x for _, batch in kept])
+        expert = torch.cat([torch.full((len(batch),), e, device=device) for e, batch in kept])
+        self.selector = self.build_selector(len(self.experts))
+        self.selector.create(0)
+        step = 0
+        for epoch in range(self.config.selector_epochs if len(self.experts) > 1 else 0):
+            order = torch.from_numpy(self.keys.rng("shuffle", self.steps, epoch).permutation(len(x))).to(device)
+            for part in torch.split(order, rows):
+                self.selector.train(0, Batch(x[part], expert[part]), step)
+                step += 1
+
+    def _switch(self, batch: Batch, loss: float) -> None:
+        """The active expert's smoothed loss is too high: go on with an expert that fits, or with a new one."""
+        losses = {e.id: loss if e is self.active else self._loss(e, batch) for e in self.experts}
+        fitting = [e for e in self.experts if e.losses.smoothed_with(losses[e.id]) <= e.losses.bound]
+        previous = self.active
+        if fitting:
+            self.active = min(fitting, key=lambda e: losses[e.id])
+        else:
+            self.active = self._new_expert()
+            self.emit(ExpertCreated(self.steps, self.active.id, batches=0))
+        self.emit(ExpertChanged(self.steps, previous.id, self.active.id))
+
+    def _loss(self, expert: TameExpert, batch: Batch) -> float:
+        loss = self.pool.loss(expert.id, batch, self.steps)
+        return loss if isfinite(loss) else inf  # what is not a number fits no window
+
+    def _train(self, expert: TameExpert, batch: Batch) -> tuple[tuple[int, int], ...]:
+        loss = self.pool.train(expert.id, batch, self.steps)
+        if not isfinite(loss):
+            self.emit(UpdateSkipped(self.steps, expert.id, self.steps))
+            return ()
+        expert.losses.add(loss)
+        if len(batch) > self.batch_rows:
+            self.batch_rows = len(batch)
+            self._share_buffer()
+        expert.buffer.add(Remembered(self.steps, batch), self.keys.integer("replay", self.steps, expert.id))
+        return ((self.steps, expert.id),)
+
+    def _new_expert(self) -> TameExpert:
+        expert = TameExpert(len(self.experts), LossWindow(self.config), Replay(capacity=1))
+        self.pool.create(expert.id)
+        self.experts.append(expert)
+        self.tree.add(expert.id)
+        self._share_buffer()
+        return expert
+
+    def _share_buffer(self) -> None:
+        """Give every expert the same number of batches, and forget at random what is beyond it."""
+        share = max(1, self.config.buffer // (self.batch_rows * len(self.experts)))
+        for expert in self.experts:
+            self.keys.rng("replay", self.steps, expert.id).shuffle(expert.buffer.kept)
+            del expert.buffer.kept[share:]
+            expert.buffer.capacity = share
+
+
+@dataclass(frozen=True)
+class TameAnswers:
+    """The selector sends each sample, or a whole batch by the mean of its log-probabilities, to one expert.
+
+    That expert is the only one that is queried: the selector is a network of its own.
+    """
+
+    learner: Tame
+
+    def route(self, x: Tensor, routing: Routing) -> Routes:
+        """Choose an expert per row, independently of the rows beside it, or one for all rows."""
+        log_p = self._log_probabilities(x)
+        if routing == "batch":
+            log_p = log_p.mean(axis=1, keepdims=True)
+        expert = log_p.argmax(axis=0)
+        scores = np.full(log_p.shape, inf)
+        scores[expert, np.arange(len(expert))] = -log_p.max(axis=0)
+        return Routes(expert, expert + 1, scores)  # in the flat tree, expert e stands at node e + 1
+
+    def probabilities(self, x: Tensor, routes: Routes, outputs: int) -> FloatArray:
+        """Return [rows, outputs]: the chosen expert's softmax."""
+        return ask(self.learner.pool, x, routes, outputs)
+
+    def _log_probabilities(self, x: Tensor) -> FloatArray:
+        """Return [experts, rows]."""
+        selector = self.learner.selector
+        if selector is None:
+            raise ValueError("route: got a learner without a selector, expected one whose stream has ended")
+        parts = [selector.logits(0, part.to(selector.device)) for part in torch.split(x, ROWS_AT_ONCE)]
+        return np.asarray(torch.cat(parts).double().log_softmax(dim=1).T.cpu())

@@ -1,0 +1,237 @@
+"""The paper's tables beside ours: every cell with both numbers, a verdict, and the protocol behind ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from hge.data.catalogue import SCENARIOS
+from hge.paper_tables import NOTES, ROUTE_SINGLE_SAMPLES, TITLES, Cell, paper_table
+from hge.recipes import METHODS, PAPER, RECIPES, build_config
+
+Verdict = Literal["reproduced", "better", "worse", "differs", "not comparable", "not run", "quoted"]
+
+NOT_COMPARABLE = frozenset({"mnist-kmnist", "imgnet-10", "imgnet-20", "cif-imgnet"})
+"""Their data are not those of the paper (docs/protocol.md)."""
+OURS = {"GE": "ge", "GE w/o review": "ge-no-review", "HGE": "hge", "TAME": "tame", "Separate": "separate"}
+"""The paper's name of a method -> ours; the other rows of Table 4 are quoted."""
+LEAST_INTERVAL = {"accuracy": 0.5, "gate_accuracy": 0.5, "experts_queried": 0.05, "false": 0.005, "missed": 0.005}
+"""Half the width of an interval, at the least: "as good as" for percentages, else the rounding of what is printed."""
+RULE = (
+    "Reproduced: our mean lies within the paper's mean ± its standard deviation (percentages: ± 0.5 points at the "
+    "least). Not comparable: other data than the paper's. Quoted: the paper has it from elsewhere, and it is not "
+    "implemented here."
+)
+NEEDED = {"scenario", "method", "recipe", "score", "tasks", "epochs", "seed", "test_batch_size"}
+"""What a result's protocol must tell."""
+FOR_CHOOSING = 100
+"""Seeds from here on are for choosing settings, not for reporting (docs/protocol.md)."""
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One cell of the paper's table, and what one of our recipes has for it."""
+
+    scenario: str
+    method: str
+    figure: str
+    paper: str
+    ours: str
+    """In the paper's routing."""
+    single_samples: str
+    """The same figure where every sample is routed by itself."""
+    verdict: Verdict
+    recipe: str
+    routing: str
+    epochs: str
+    """Ours, of the paper's."""
+    seeds: int
+
+
+HEADINGS = (
+    "scenario",
+    "method",
+    "figure",
+    "paper",
+    "ours",
+    "ours, single samples",
+    "verdict",
+    "recipe",
+    "routing",
+    "epochs",
+    "seeds",
+)
+
+
+def read_results(folder: Path) -> list[Result]:
+    """Return all results of runs below a folder; other JSON files are left alone."""
+    if not folder.is_dir():
+        raise ValueError(f"results: got {folder}, expected a folder with results of runs")
+    found = []
+    for path in sorted(folder.rglob("*.json")):
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path}: damaged, expected JSON ({error})") from None
+        protocol = content.get("protocol") if isinstance(content, dict) else None
+        if isinstance(protocol, dict) and protocol.keys() >= NEEDED and protocol["method"] in METHODS:
+            found.append(content)
+    return found
+
+
+def build_table(number: int, results: Iterable[Result]) -> list[Line]:
+    """Set every cell of the paper's table beside ours: a line per recipe that was run, or one that says "not run"."""
+    standard = [r for r in results if _is_standard(r["protocol"])]
+    lines = []
+    for cell in sorted(paper_table(number), key=lambda cell: list(SCENARIOS).index(cell.scenario)):
+        method = "organise" if number in (2, 3) else OURS.get(cell.method, "")
+        runs = [r for r in standard if (r["protocol"]["scenario"], r["protocol"]["method"]) == (cell.scenario, method)]
+        by_recipe = {recipe: _longest([r for r in runs if r["protocol"]["recipe"] == recipe]) for recipe in RECIPES}
+        found = [_line(cell, number, runs) for runs in by_recipe.values() if runs]
+        lines += found or [_empty_line(cell, "not run" if method else "quoted")]
+    return lines
+
+
+def notes(number: int) -> list[str]:
+    """Return what must be read with a table."""
+    methods = {cell.method for cell in paper_table(number)}
+    about_switches = ["The paper gives one row for all CIFAR scenarios, and one for both of Tiny ImageNet."]
+    about_methods = [note for method, note in NOTES.items() if method in methods]
+    return [RULE, *(about_switches if number == 1 else about_methods)]
+
+
+def judge(cell: Cell, mean: float | None) -> Verdict:
+    """Compare our mean with the paper's interval; None stands for DNF.
+
+    >>> ge = Cell("smnist", "GE", "accuracy", mean=99.54, std=0.09)
+    >>> judge(ge, 99.1), judge(ge, 98.0), judge(ge, None)
+    ('reproduced', 'worse', 'worse')
+    """
+    if cell.scenario in NOT_COMPARABLE:
+        return "not comparable"
+    if mean is None or cell.mean is None:
+        return "reproduced" if mean is cell.mean else "worse" if mean is None else "better"
+    figure, _, statistic = cell.figure.partition(".")
+    if abs(mean - cell.mean) <= max(cell.std or 0.0, LEAST_INTERVAL[figure] if not statistic else 0.05) + 1e-9:
+        return "reproduced"
+    if statistic not in ("", "mean", "median"):
+        return "differs"  # a correlation or a spread is neither good nor bad
+    higher_is_better = figure in ("accuracy", "gate_accuracy")
+    return "better" if (mean > cell.mean) == higher_is_better else "worse"
+
+
+def _is_standard(protocol: dict[str, Any]) -> bool:
+    """Was the scenario run as it stands, with the recipe's score and a seed for reporting?"""
+    known = protocol["scenario"] in SCENARIOS and protocol["recipe"] in RECIPES
+    if not known or protocol["seed"] >= FOR_CHOOSING:
+        return False
+    config = build_config(protocol["scenario"], protocol["method"], protocol["recipe"])
+    changed = any(protocol.get(name) for name in ("mix", "visits", "blend"))
+    return not changed and (protocol["tasks"], protocol["score"]) == (config.tasks, config.score.name)
+
+
+def _longest(runs: Sequence[Result]) -> list[Result]:
+    """Return, one per seed, the runs of most epochs."""
+    most = max((r["protocol"]["epochs"] for r in runs), default=0)
+    return list({r["protocol"]["seed"]: r for r in runs if r["protocol"]["epochs"] == most}.values())
+
+
+def _line(cell: Cell, number: int, runs: Sequence[Result]) -> Line:
+    protocol = runs[0]["protocol"]
+    single = cell.method in ROUTE_SINGLE_SAMPLES
+    routings: tuple[str, ...] = ("sample", "sample") if single else ("batch", "sample")
+    (mean, shown), (_, alone) = (_mean(_reader(cell, number, routing), runs) for routing in routings)
+    routed = number >= 4
+    return Line(
+        cell.scenario,
+        cell.method,
+        cell.figure,
+        str(cell),
+        shown,
+        alone if routed else "",
+        judge(cell, mean),
+        protocol["recipe"],
+        "" if number == 1 else "single samples" if single else f"batches of {protocol['test_batch_size']}",
+        f"{protocol['epochs']} of {PAPER[cell.scenario].epochs}",
+        len(runs),
+    )
+
+
+def _reader(cell: Cell, number: int, routing: str) -> Callable[[Result], float]:
+    """Say where in a result the cell's figure stands."""
+    figure, _, statistic = cell.figure.partition(".")
+    if number == 1:
+        return lambda result: float(result[f"switches_{figure}"] / len(result["tasks"]))
+    if number == 2:
+        name = "accuracy" if figure == "gate_accuracy" else figure
+        return lambda result: float(result["organisation"][cell.method.lower()][name])
+    if number == 3:
+        return lambda result: float(result["upper_statistics"][figure][statistic])
+    return lambda result: float(result[f"{figure}_{routing}"])
+
+
+def _mean(read: Callable[[Result], float], runs: Sequence[Result]) -> tuple[float | None, str]:
+    """Return the mean over the seeds, and as text with the deviation; None if any run did not finish."""
+    failed = sum(bool(run.get("dnf")) for run in runs)
+    if failed:
+        return None, f"DNF ({failed} of {len(runs)})"
+    values = [read(run) for run in runs]
+    mean = float(np.mean(values))
+    return mean, f"{mean:.2f} ± {np.std(values):.2f}" if len(runs) > 1 else f"{mean:.2f}"
+
+
+def _empty_line(cell: Cell, verdict: Verdict) -> Line:
+    return Line(cell.scenario, cell.method, cell.figure, str(cell), "", "", verdict, "", "", "", 0)
+
+
+def as_markdown(number: int, lines: Sequence[Line]) -> str:
+    """Write a table for a README."""
+    rows = [" | ".join(HEADINGS), "|".join("---" for _ in HEADINGS), *(" | ".join(_texts(line)) for line in lines)]
+    table = "\n".join(f"| {row} |" for row in rows)
+    return "\n\n".join((f"**Table {number}. {TITLES[number]}**", table, *notes(number))) + "\n"
+
+
+def as_latex(number: int, lines: Sequence[Line]) -> str:
+    """Write a table for a paper."""
+    rows = [" & ".join(map(_latex, texts)) + r" \\" for texts in (HEADINGS, *map(_texts, lines))]
+    return "\n".join(
+        [
+            r"\begin{table*}",
+            rf"\caption{{Table {number} of the paper, beside ours. {_latex(TITLES[number])}.}}",
+            rf"\begin{{tabular}}{{{'l' * len(HEADINGS)}}}",
+            r"\hline",
+            rows[0],
+            r"\hline",
+            *rows[1:],
+            r"\hline",
+            r"\end{tabular}",
+            *(rf"\par {_latex(note)}" for note in notes(number)),
+            r"\end{table*}",
+            "",
+        ]
+    )
+
+
+def as_json(number: int, lines: Sequence[Line]) -> str:
+    """Write a table for a program."""
+    content = {"table": number, "title": TITLES[number], "lines": [asdict(x) for x in lines], "notes": notes(number)}
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def _texts(line: Line) -> list[str]:
+    return [str(value).replace("_", " ") or "–" for value in asdict(line).values()]
+
+
+def _latex(text: str) -> str:
+    for plain, written in (("%", r"\%"), ("_", r"\_"), ("±", r"$\pm$"), ("–", "--")):
+        text = text.replace(plain, written)
+    return text
+
+
+FORMATS = {"markdown": as_markdown, "latex": as_latex, "json": as_json}

@@ -1,0 +1,174 @@
+"""Our results beside the paper's: what goes into a cell, what is said of it, and how it is written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hge.paper_tables import Cell, paper_table
+from hge.recipes import build_config
+from hge.tables import FORMATS, Line, as_json, as_latex, as_markdown, build_table, judge, notes, read_results
+
+ROOT = Path(__file__).parent.parent
+
+
+def result(scenario: str, method: str, recipe: str = "paper", seed: int = 0, epochs: int = 40, **figures: Any) -> Any:
+    config = build_config(scenario, method, recipe)
+    protocol = {"scenario": scenario, "method": method, "recipe": recipe, "seed": seed, "epochs": epochs}
+    protocol |= {"tasks": config.tasks, "score": config.score.name, "test_batch_size": 128, "mix": "", "blend": 0}
+    return {"protocol": protocol, "tasks": ["a"] * config.tasks, "dnf": False, **figures}
+
+
+def lines(number: int, results: list[Any], scenario: str, method: str, figure: str) -> list[Line]:
+    found = build_table(number, results)
+    return [x for x in found if (x.scenario, x.method, x.figure) == (scenario, method, figure)]
+
+
+def accuracies(batch: float, sample: float) -> dict[str, float]:
+    both = {"batch": batch, "sample": sample}
+    return {f"{f}_{r}": v for f in ("accuracy", "gate_accuracy", "experts_queried") for r, v in both.items()}
+
+
+def test_mean_and_deviation_over_seeds() -> None:
+    runs = [result("smnist", "ge", seed=s, **accuracies(99.0 + s, 90.0)) for s in range(2)]
+    [line] = lines(4, runs, "smnist", "GE", "accuracy")
+    assert (line.paper, line.ours, line.single_samples) == ("99.54 ± 0.09", "99.50 ± 0.50", "90.00 ± 0.00")
+    assert (line.verdict, line.recipe, line.routing) == ("reproduced", "paper", "batches of 128")
+    assert (line.epochs, line.seeds) == ("40 of 40", 2)
+
+
+def test_recipes_stand_apart_and_only_the_longest_runs_count() -> None:
+    runs = [
+        result("smnist", "ge", "paper", epochs=4, **accuracies(90.0, 80.0)),
+        result("smnist", "ge", "paper", epochs=8, **accuracies(98.0, 80.0)),
+        result("smnist", "ge", "best", epochs=4, **accuracies(99.9, 97.0)),
+    ]
+    found = lines(4, runs, "smnist", "GE", "accuracy")
+    assert [(x.recipe, x.ours, x.epochs) for x in found] == [
+        ("paper", "98.00", "8 of 40"),
+        ("best", "99.90", "4 of 40"),
+    ]
+
+
+def test_tame_is_compared_by_single_samples() -> None:
+    [line] = lines(4, [result("smnist", "tame", **accuracies(99.9, 97.0))], "smnist", "TAME", "accuracy")
+    assert (line.ours, line.routing, line.verdict) == ("97.00", "single samples", "worse")
+
+
+def test_switches_are_per_task_and_dnf_is_dnf() -> None:
+    switches = {"switches_false": 1, "switches_missed": 0}
+    [line] = lines(1, [result("smnist", "tame", **switches)], "smnist", "TAME", "false")
+    assert (line.ours, line.verdict) == ("0.20", "worse")
+    failed = result("cif10", "tame", epochs=200, **switches) | {"dnf": True}
+    [line] = lines(1, [failed], "cif10", "TAME", "false")
+    assert (line.paper, line.ours, line.verdict) == ("DNF", "DNF (1 of 1)", "reproduced")
+
+
+def test_organisation_and_its_statistics() -> None:
+    organised = {"hge": {"accuracy": 99.0, "experts_queried": 3.0}}
+    organised |= {name: {"accuracy": 100.0, "experts_queried": 5.0} for name in ("ge", "upper")}
+    spread = dict.fromkeys(("pcc", "scc", "mean", "std", "median", "iqr", "mad"), 0.3)
+    statistics = {"accuracy": spread, "experts_queried": spread}
+    runs = [result("smnist", "organise", organisation=organised, upper_statistics=statistics)]
+    assert [x.verdict for x in lines(2, runs, "smnist", "HGE", "experts_queried")] == ["better"]
+    assert [x.verdict for x in lines(2, runs, "smnist", "GE", "experts_queried")] == ["reproduced"]
+    assert [x.verdict for x in lines(3, runs, "smnist", "Upper", "accuracy.pcc")] == ["reproduced"]
+    assert [x.verdict for x in lines(3, runs, "smnist", "Upper", "accuracy.std")] == ["reproduced"]
+    assert [x.verdict for x in lines(3, runs, "smnist", "Upper", "accuracy.mean")] == ["worse"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "mean", "verdict"),
+    [
+        (Cell("cif10", "GE", "accuracy", 89.06, 4.05), 93.2, "better"),
+        (Cell("cif10", "GE", "accuracy", 89.06, 4.05), 85.1, "reproduced"),
+        (Cell("pmnist", "Separate", "accuracy", 97.9, 0.0), 98.3, "reproduced"),  # half a point is as good as
+        (Cell("pmnist", "HGE", "experts_queried", 8.75, 0.97), 6.5, "better"),  # fewer is better
+        (Cell("pmnist", "GE", "false", 0.0, None), 0.02, "worse"),
+        (Cell("cif10", "TAME", "false", None, None), 0.0, "better"),
+        (Cell("cif10", "GE", "false", 0.0, None), None, "worse"),
+        (Cell("cif10", "Upper", "accuracy.iqr", 0.25, 0.1), 3.0, "differs"),
+        (Cell("mnist-kmnist", "GE", "accuracy", 99.38, 0.16), 99.4, "not comparable"),
+        (Cell("imgnet-20", "GE", "accuracy", 49.26, 3.17), 49.3, "not comparable"),
+    ],
+)
+def test_verdicts(cell: Cell, mean: float | None, verdict: str) -> None:
+    assert judge(cell, mean) == verdict
+
+
+def test_what_nobody_ran_is_said_to_be_so() -> None:
+    found = build_table(4, [])
+    assert len(found) == len(paper_table(4))
+    assert {x.verdict for x in found if x.method in ("GE", "HGE", "TAME", "Separate")} == {"not run"}
+    assert {x.verdict for x in found if x.method in ("DER", "HN", "BGD")} == {"quoted"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"seed": 100}, {"tasks": 3}, {"mix": "pmnist"}, {"blend": 5}, {"score": "subspace"}, {"scenario": "elsewhere"}],
+)
+def test_runs_of_another_protocol_stay_outside(change: dict[str, Any]) -> None:
+    run = result("smnist", "ge", **accuracies(99.0, 90.0))
+    run["protocol"] |= change
+    [line] = lines(4, [run], "smnist", "GE", "accuracy")
+    assert line.verdict == "not run"
+
+
+def test_formats() -> None:
+    table = build_table(4, [result("smnist", "ge", **accuracies(99.5, 90.0))])
+    markdown, latex = as_markdown(4, table), as_latex(4, table)
+    assert "| smnist | GE | accuracy | 99.54 ± 0.09 | 99.50 | 90.00 | reproduced | paper |" in markdown
+    assert "Dark Experience Replay" in markdown
+    assert "single samples" in notes(4)[-1]
+    assert r"smnist & GE & gate accuracy & 100 $\pm$ 0 & 99.50" in latex
+    rows = [line for line in latex.splitlines() if line.endswith(r"\\")]
+    assert len(rows) == len(table) + 1
+    assert {line.count("&") for line in rows} == {10}
+    assert len(json.loads(as_json(4, table))["lines"]) == len(table)
+
+
+def test_results_are_found_among_other_files(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    run = result("smnist", "ge", **accuracies(99.5, 90.0))
+    (tmp_path / "deep" / "run.json").write_text(json.dumps(run))
+    (tmp_path / "scale.json").write_text('{"rows": []}')
+    (tmp_path / "list.json").write_text("[1]")
+    assert read_results(tmp_path) == [run]
+    (tmp_path / "broken.json").write_text("{")
+    with pytest.raises(ValueError, match="damaged, expected JSON"):
+        read_results(tmp_path)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
+def test_our_own_results_can_be_shown(number: int) -> None:
+    table = build_table(number, read_results(ROOT / "results"))
+    assert all(write(number, table) for write in FORMATS.values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["6"], "table: got 6, expected 1 to 5"),
+        (["1", "--format", "tea"], "format: got 'tea', expected one of markdown, latex, json"),
+        (["1", "--results", "nowhere"], "results: got nowhere, expected a folder"),
+    ],
+)
+def test_wrong_calls_end_with_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "hge", "table", *arguments], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert message in done.stderr
+
+
+def test_the_command_writes_a_file(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hge", "table", "5", "--format", "json", "--out", "t.json"]
+    (tmp_path / "results").mkdir()
+    assert subprocess.run(command, cwd=tmp_path, timeout=60).returncode == 0
+    assert json.loads((tmp_path / "t.json").read_text())["table"] == 5

@@ -205,3 +205,9 @@ def test_blended_streams_run(tmp_path: Path) -> None:
         config = replace(build_config("split-digits", method, epochs_scale=0.1), visits="0 1 0", blend=3)
         result = run(override(config, "tame.selector_epochs=1"), tmp_path / method)
         assert len(result["visits"]) >= 3
+
+
+def test_baselines_have_no_checkpoints(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="resume: got method tame, expected ge"):
+        run(build_config("split-digits", "tame"), tmp_path / "here", resume=True)
+    assert not (tmp_path / "here").exists()

@@ -53,7 +53,7 @@ def accuracy(learner: Learner, tasks: Sequence[Task]) -> float:
 @pytest.mark.parametrize(("score", "least"), [("subspace", 93), ("autoencoder", 80)])
 def test_newcomers_that_were_never_promoted_answer(score: str, least: float) -> None:
     """Reading 12 of docs/paper.md: without this, five correct experts give 20 %."""
-    learner, scenario = learned(LearnerConfig(promotion_window=NEVER), score)
+    learner, scenario = learned(LearnerConfig(promotion_window=NEVER, promote_by_replay=False), score)
     assert len(learner.experts) == 5
     assert len(learner.newcomers) == 4
     assert accuracy(learner, scenario.tasks) > least
@@ -63,7 +63,7 @@ def test_newcomers_that_were_never_promoted_answer(score: str, least: float) -> 
 
 def test_newcomer_answers_without_spoiling_the_others() -> None:
     """Stopped soon after the last expert was created: its task is answered, and the others hardly lose."""
-    learner, scenario = learned(LearnerConfig(), batches_after_last_creation=20)
+    learner, scenario = learned(LearnerConfig(promote_by_replay=False), batches_after_last_creation=20)
     assert learner.newcomers == [4]
     others, last = scenario.tasks[:4], scenario.tasks[4:]
     with_newcomer = accuracy(learner, others), accuracy(learner, last)
@@ -86,7 +86,7 @@ def test_without_newcomers_the_option_changes_nothing() -> None:
 
 @pytest.mark.parametrize("window", [50, NEVER])
 def test_row_is_answered_alike_alone_in_a_pure_and_in_a_mixed_batch(window: int) -> None:
-    learner, scenario = learned(LearnerConfig(promotion_window=window), epochs=8)
+    learner, scenario = learned(LearnerConfig(promotion_window=window, promote_by_replay=False), epochs=8)
     answerer = Answerer(learner)
     pure = scenario.tasks[1].test.whole().x
     mixed = torch.cat([pure[:1], scenario.tasks[3].test.whole().x, scenario.tasks[0].test.whole().x])

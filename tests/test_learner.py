@@ -18,6 +18,7 @@ from hge.events import (
     ExpertChanged,
     ExpertCreated,
     ExpertPromoted,
+    ExpertReused,
     LossReviewed,
     OutlierSettled,
     UpdateSkipped,
@@ -108,6 +109,16 @@ def test_new_task_is_set_aside_reviewed_and_given_an_expert() -> None:
     assert learner.pool.trained[-3:] == [(6, 1), (7, 1), (8, 1)]  # type: ignore[attr-defined]
     assert len(learner.recent) == 0
     assert learner.newcomers == [1]
+
+
+def test_a_budget_on_experts_is_kept_and_told() -> None:
+    config = replace(SMALL, max_experts=2)
+    learner, events = learn("AAAAAA" + "BBBBBBBB" + "CCCCCCCC" + "DDDDDDDD", config)
+    assert len(learner.experts) == 2
+    reused = of_kind(events, ExpertReused)
+    assert len(reused) >= 2, "one for each task beyond the budget"
+    assert not any(entry.high_loss for entry in learner.recent)
+    assert of_kind(events, ExpertCreated) == [ExpertCreated(step=8, expert=1, batches=3)]
 
 
 def test_newcomer_takes_its_batches_and_is_promoted_when_its_window_is_full() -> None:

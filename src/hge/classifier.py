@@ -102,6 +102,8 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Outputs that every expert's head reserves. Classes appear as they come, up to this many.
     organisation : {"flat", "tree", "lca"}
         Ask all experts (GE); or go through a tree (HGE), ours or the paper's.
+    max_experts : int
+        No more experts than this; a new task then goes to the expert that knows it best, which may forget. 0: no limit.
     epsilon, review, review_threshold, promotion_window, promotion_rate, sticky, newcomers_answer
         See `hge.config.LearnerConfig`.
     components, kl_weight
@@ -159,6 +161,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         routing: Routing = "sample",
         class_capacity: int = 64,
         organisation: Literal["flat", "tree", "lca"] = "flat",
+        max_experts: int = 0,
         epsilon: float = 4.0,
         review: bool = True,
         review_threshold: float = 20.0,
@@ -188,6 +191,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.routing = routing
         self.class_capacity = class_capacity
         self.organisation = organisation
+        self.max_experts = max_experts
         self.epsilon = epsilon
         self.review = review
         self.review_threshold = review_threshold
@@ -374,6 +378,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         )
         config = LearnerConfig(
             organisation=check_choice("organisation", self.organisation, ("flat", "tree", "lca")),
+            max_experts=self.max_experts,
             epsilon=self.epsilon,
             review=self.review,
             review_threshold=self.review_threshold,

@@ -33,6 +33,8 @@ class LearnerConfig:
     """Test a persistently high loss against the expert's replay before an expert is created."""
     review_threshold: float = 20.0
     """ε_review: a Z-score above it means another task."""
+    max_experts: int = 0
+    """No more experts than this; a new task then goes to the expert that knows it best. 0: as many as it takes."""
     review_newcomers: bool = True
     """Test the losses of the newcomer that fits best, too; the paper asks promoted experts only."""
     organisation: Literal["flat", "tree", "lca"] = "flat"
@@ -62,6 +64,7 @@ class LearnerConfig:
         _require(0 <= self.alpha < 1, "alpha", self.alpha, "at least 0 and below 1")
         _require(self.recent_capacity >= 3, "recent_capacity", self.recent_capacity, "at least 3")
         _require(self.replay_capacity >= 2, "replay_capacity", self.replay_capacity, "at least 2")
+        _require(self.max_experts >= 0, "max_experts", self.max_experts, "0 or more")
         _require(self.review_threshold >= 0, "review_threshold", self.review_threshold, "0 or more")
         _require(0 < self.path_coverage <= 1, "path_coverage", self.path_coverage, "above 0 and at most 1")
         _require(self.upkeep_looks >= 1, "upkeep_looks", self.upkeep_looks, "at least 1")

@@ -81,6 +81,14 @@ class ExpertCreated(Event):
 
 
 @dataclass(frozen=True)
+class ExpertReused(Event):
+    """A task switch was detected, but there may be no more experts: the one with the lowest loss took the batches."""
+
+    expert: int
+    batches: int
+
+
+@dataclass(frozen=True)
 class ExpertPromoted(Event):
     """A newcomer's score was the lower one often enough: it joined the gate."""
 

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, count, islice
-from math import isfinite, nan
+from math import inf, isfinite, nan
 
 from torch import Tensor
 
@@ -17,6 +17,7 @@ from hge.events import (
     Emit,
     ExpertChanged,
     ExpertCreated,
+    ExpertReused,
     LossReviewed,
     OutlierSettled,
     UpdateSkipped,
@@ -209,6 +210,10 @@ class Learner:
         """The last part of Algorithm 1: the loss stays high. Another task, or has training become unstable?"""
         entries = list(self.recent)
         expert = self._expert_of_same_task(entries) if self.config.review else None
+        if expert is None and len(self.experts) == self.config.max_experts:
+            looks = [self._look(e.id, entries[0]) for e in self.experts]
+            expert = min(looks, key=lambda look: look.loss if isfinite(look.loss) else inf).expert
+            self.emit(ExpertReused(self.steps, expert.id, len(entries)))
         if expert is None:
             expert = self._new_expert()
             self.newcomers.append(expert.id)

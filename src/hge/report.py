@@ -133,6 +133,10 @@ def _sentence(event: dict[str, Any], before: list[dict[str, Any]]) -> str | None
             if not event["batches"]:  # a baseline's
                 return f"Expert {e} was created."
             return f"Expert {e} was created and learned the {event['batches']} set-aside batches. It is on probation."
+        case "expert_reused":
+            return (
+                f"No more experts are allowed: expert {e}, of the lowest loss, learned the {event['batches']} batches."
+            )
         case "expert_promoted":
             return (
                 f"Expert {e} was promoted: on {event['rate']:.0%} of the batches that were compared its score was "

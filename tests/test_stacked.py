@@ -196,9 +196,9 @@ def test_idle_experts_can_wait_on_the_host_and_memory_is_reported() -> None:
     x = batch_for(here, seed=9).x
     for expert in range(3):
         assert torch.equal(here.logits(expert, x), away.logits(expert, x))
-    assert away.memory()["host_bytes"] == 3 * len(away.slot)
+    assert away.memory()["host_bytes"] == 3 * len(away.home.slot)
     assert here.memory()["device_bytes"] - away.memory()["device_bytes"] == away.memory()["host_bytes"]
-    weights = sum(p.nbytes for module in (here.net, here.score) for p in module.parameters())
+    weights = sum(p.nbytes for module in (here.home.net, here.home.score) for p in module.parameters())
     assert 2 * weights <= here.memory()["bytes_per_expert"] < 2.3 * weights  # and momentum
 
 

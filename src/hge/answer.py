@@ -14,7 +14,7 @@ from hge.calibration import Calibration
 from hge.gate import FloatArray, IntArray, Routes
 from hge.learner import Learner
 from hge.pool import UNSUITABLE, ExpertPool
-from hge.unknown import unknown
+from hge.unknown import surprise, unknown
 from hge.window import follow
 
 Routing = Literal["sample", "batch", "window"]
@@ -72,14 +72,14 @@ class Answerer:
         if self.calibration is None or self.calibration.joint is None:
             raise ValueError("unknown: got a learner without a joint score, expected learner.joint=true")
         routes, device = self.route(x, "sample"), self.learner.pool.device
-        surprise = np.empty(len(x))
+        own, usual = np.empty(len(x)), {}
         for e in np.unique(routes.expert):
-            usual, rows = self._scores_on_replay(int(e), int(e)), np.flatnonzero(routes.expert == e)
+            usual[int(e)], rows = self._scores_on_replay(int(e), int(e)), np.flatnonzero(routes.expert == e)
             for part in np.split(rows, range(ROWS_AT_ONCE, len(rows), ROWS_AT_ONCE)):
-                own = self.learner.pool.scores([int(e)], x[torch.from_numpy(part)].to(device), batch_statistics=False)
-                surprise[part] = (own[0] - usual.mean()) / max(float(usual.std()), 1e-12)
+                mine = x[torch.from_numpy(part)].to(device)
+                own[part] = self.learner.pool.scores([int(e)], mine, batch_statistics=False)[0]
         doubt = routes.scores[routes.expert, np.arange(len(x))]
-        return unknown(surprise, doubt, self.calibration.joint.usual_doubt)
+        return unknown(surprise(own, routes.expert, usual), doubt, self.calibration.joint.usual_doubt)
 
     @property
     def calibration(self) -> Calibration | None:

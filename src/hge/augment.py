@@ -16,8 +16,10 @@ def draw_changes(rows: int, generator: torch.Generator) -> Tensor:
     return (uniform * most).long().clamp_max(most - 1)
 
 
-def flip_and_crop(x: Tensor, changes: Tensor) -> Tensor:
+def flip_and_crop(x: Tensor, changes: Tensor | None) -> Tensor:
     """Return the images [rows, channels, height, width], flipped and moved; what comes in from outside is 0.
+
+    Without changes, whatever it is stays as it is.
 
     >>> image = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
     >>> flip_and_crop(image, torch.tensor([[1, PADDING, PADDING]]))[0, 0].tolist()  # flipped, not moved
@@ -25,6 +27,8 @@ def flip_and_crop(x: Tensor, changes: Tensor) -> Tensor:
     >>> flip_and_crop(image, torch.tensor([[0, PADDING + 1, PADDING]]))[0, 0].tolist()  # moved up by one
     [[3.0, 4.0], [0.0, 0.0]]
     """
+    if changes is None:
+        return x
     rows, _, height, width = x.shape
     flipped = torch.where(changes[:, :1, None, None] == 1, x.flip(3), x)
     padded = torch.nn.functional.pad(flipped, [PADDING] * 4).permute(0, 2, 3, 1)

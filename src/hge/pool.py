@@ -263,8 +263,7 @@ class EagerPool:
 
     def _changed(self, batch: Batch, expert: int, step: int) -> Tensor:
         changes = self.spec.changes(self.keys, expert, step, len(batch), self.device)
-        x = as_float(batch.x)
-        return x if changes is None else flip_and_crop(x, changes)
+        return flip_and_crop(as_float(batch.x), changes)
 
     def _arithmetic(self) -> AbstractContextManager[None]:
         return arithmetic(self.spec.precision, self.device)

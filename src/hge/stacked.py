@@ -26,20 +26,9 @@ from hge.graphs import Graphs, Mailbox, Side
 from hge.joint import Evidence
 from hge.keys import Keys
 from hge.pool import COUNTS, UNSUITABLE, PoolSpec, count_tensors, evidence_of, portable
-from hge.scores import Score
-from hge.slots import Layout, Stack, move_in
+from hge.residence import Residence
 from hge.switch import LossStats
-from hge.training import (
-    arithmetic,
-    autocast,
-    build_optimiser,
-    check_state,
-    gradients,
-    has_batch_norm,
-    masked_step,
-    mode_of,
-    state_of,
-)
+from hge.training import arithmetic, autocast, check_state, gradients, has_batch_norm, masked_step, mode_of
 from hge.types import Batch, as_float
 
 AHEAD = 3
@@ -54,90 +43,12 @@ class StackedPool:
     def __init__(self, spec: PoolSpec, keys: Keys, device: torch.device) -> None:
         self.spec = spec
         self.keys = keys
-        self.device = torch.empty(0, device=device).device  # with its number
-        self.idle: list[Tensor] = []
-        """Each expert's memory while another one is in the slot."""
-        self.trained: list[int] = []
-        """Steps that each expert was given."""
+        self.device = device = torch.empty(0, device=device).device  # with its number
+        self.home = Residence(spec, keys, device)
         self.rows: list[int] = []
         self.rows_at_refresh: list[int] = []
-        self.active = 0
-        self.visitor_holds = (-1, -1)
-        """Which expert the visitor's network is, after how many steps."""
         self.refused = (-1, -1, nan)
         """Expert, step and loss of the batch that ended the last run; void once the expert is trained again."""
-        self.stale = False
-        """The stack does not yet have what the gate should know of the active expert."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what makes the pool again: pickle would lose that the networks share the slot's memory."""
-        self._show_gate()
-        self.idle[self.active].copy_(self.slot)
-        gates = {name: t[: self.gates.count].clone() for name, t in self.gates.tensors.items()}
-        counters = {name: getattr(self, name) for name in ("trained", "rows", "rows_at_refresh", "active")}
-        return {"made_of": (self.spec, self.keys, self.device), "idle": self.idle, "gates": gates, "counters": counters}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(*state["made_of"])  # type: ignore[misc]
-        self.create(0)
-        self.idle = state["idle"]
-        self.gates = Stack(state["gates"])
-        self.handicap = torch.zeros(self.gates.capacity, dtype=torch.float64, device=self.device)
-        vars(self).update(state["counters"])
-        self.slot.copy_(self.idle[self.active])
-        self.gates.read(self.active, self.score.gate_tensors())
-        self.place.fill_(self.active)
-
-    @property
-    def uses_batch_statistics(self) -> bool:
-        """There is a BatchNorm in the score's network."""
-        return has_batch_norm(self.score)
-
-    def create(self, expert: int) -> None:
-        """Add an untrained expert, its weights drawn by (seed, expert)."""
-        assert expert == len(self.idle), "experts are numbered in order of creation"
-        net, score = self.spec.build(self.keys, expert, self.device)
-        if self.idle and net is self.net:
-            raise ValueError("net: got the same module from the factory twice, expected a new one for each expert")
-        if self.device.type == "cuda":
-            net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-            score.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        optimiser = build_optimiser(self.spec.optimiser, net.parameters())
-        tensors = list(_own_tensors(net, optimiser, score).values())
-        gate = score.gate_tensors()
-        if not self.idle:
-            self._furnish(net, optimiser, score)
-            self.gates = Stack({name: t.detach().clone()[None] for name, t in gate.items()})
-            self.handicap = torch.zeros(1, dtype=torch.float64, device=self.device)
-        elif self.gates.append(gate):
-            self.graphs.forget()
-            self.handicap = torch.zeros(self.gates.capacity, dtype=torch.float64, device=self.device)
-        memory = self._allocate_idle()
-        self.layout.fill(memory, tensors)
-        self.idle.append(memory)
-        self.trained.append(0)
-        self.rows.append(0)
-        self.rows_at_refresh.append(0)
-
-    def _furnish(self, net: nn.Module, optimiser: torch.optim.Optimizer, score: Score) -> None:
-        """Make the slot and the visitor out of the first expert's networks."""
-        device = self.device
-        self.net, self.optimiser, self.score = net.train(), optimiser, score
-        named = _own_tensors(net, optimiser, score)
-        self.names, tensors = list(named), list(named.values())
-        self.layout = Layout(tensors)
-        self.slot = self.layout.allocate(device)
-        move_in(self.layout.views(self.slot), tensors)
-        running = len(_running(net, score))
-        # The layout begins with what a refused forward pass must not change, and goes on with the network's weights.
-        self.running = self.slot[: self.layout.ends[running - 1] if running else 0]
-        weights = self.layout.ends[running + len(list(net.parameters())) - 1]
-        self.visitor, _ = self.spec.build(self.keys, 0, device)
-        if device.type == "cuda":
-            self.visitor.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.visitor_memory = self.slot[:weights].clone()
-        homes, own = self.layout.views(self.visitor_memory), len(list(net.buffers()))
-        move_in([*homes[:own], *homes[running:]], [*self.visitor.buffers(), *self.visitor.parameters()])
         self.numbers = torch.zeros(4, dtype=torch.float64, device=device)
         self.statistics, (self.epsilon, self.weight) = self.numbers[:2], self.numbers[2:].unbind()
         """Mean and deviation of the loss, during a run; ε; and 1 - α."""
@@ -147,17 +58,46 @@ class StackedPool:
         self.one = torch.ones((), device=device)
         self.place = torch.zeros(1, dtype=torch.int64, device=device)
         """The active expert's place in the stack."""
+        self.handicap = torch.zeros(1, dtype=torch.float64, device=device)
+        """[experts] inf for those that do not compete with the active one."""
         self.noise = torch.Generator(device)
         self.mailbox = Mailbox(device, AHEAD + 1, width=2)
         self.beside = Side(device)
         self.graphs = Graphs(device)
-        self.draws = self._draws_random_numbers()
+        self.draws = False
+        """The networks draw random numbers, as Dropout does."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what makes the pool again."""
+        names = ("spec", "keys", "device", "home", "rows", "rows_at_refresh", "draws")
+        return {name: getattr(self, name) for name in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["spec"], state["keys"], state["device"])  # type: ignore[misc]
+        vars(self).update(state)
+        self.place.fill_(self.home.active)
+        self.handicap = torch.zeros(self.home.gates.capacity, dtype=torch.float64, device=self.device)
+
+    @property
+    def uses_batch_statistics(self) -> bool:
+        """There is a BatchNorm in the score's network."""
+        return has_batch_norm(self.home.score)
+
+    def create(self, expert: int) -> None:
+        """Add an untrained expert, its weights drawn by (seed, expert)."""
+        if self.home.add(expert):
+            self.graphs.forget()
+            self.handicap = torch.zeros(self.home.gates.capacity, dtype=torch.float64, device=self.device)
+        self.rows.append(0)
+        self.rows_at_refresh.append(0)
+        if expert == 0:
+            self.draws = self._draws_random_numbers()
 
     def loss(self, expert: int, batch: Batch, step: int) -> float:
         """Return the training loss under batch statistics; running statistics stay as they are."""
         if self.refused[:2] == (expert, step):
             return self.refused[2]  # the run that it ended has computed it
-        self._invite(expert)
+        self.home.invite(expert)
         with self._seeded(expert, step):
             changes = self.spec.changes(self.keys, expert, step, len(batch), self.device)
             return float(self._run("look", self._look, batch.x, batch.y, changes))
@@ -175,7 +115,8 @@ class StackedPool:
         rivals: Sequence[int] = (),
     ) -> Iterator[float]:
         """Give the device a few steps ahead; each of them finds out by itself whether it may train."""
-        self._activate(expert)
+        self.home.activate(expert)
+        self.place.fill_(expert)
         numbers = [losses.mean, losses.deviation, epsilon, 1 - losses.alpha]
         self.numbers.copy_(torch.tensor(numbers, dtype=torch.float64))
         self.stopped.zero_()
@@ -191,7 +132,7 @@ class StackedPool:
                     self._launch(rule, stream, expert, *item)
                     under_way.append(item)
                 rows = self.rows[expert] + sum(len(batch) for _, batch in under_way)
-                refresh = self.score.refresh_due(rows, self.rows_at_refresh[expert])
+                refresh = self.home.score.refresh_due(rows, self.rows_at_refresh[expert])
                 # A model is drawn only from what has surely been learned, so all that is under way must arrive first.
                 while len(under_way) > (0 if refresh or item is None else self._ahead()):
                     loss, skipped = self.mailbox.take()
@@ -216,91 +157,77 @@ class StackedPool:
     @torch.no_grad()
     def scores(self, experts: Sequence[int], x: Tensor, *, batch_statistics: bool) -> FloatArray:
         """Ask all of them at once."""
-        self._show_gate()
+        self.home.show_gate()
         experts = list(experts)
-        together = experts == list(range(self.gates.count))
+        together = experts == list(range(self.home.gates.count))
         score = partial(self._score, experts, batch_statistics)
-        capture = together and self.score.asynchronous
+        capture = together and self.home.score.asynchronous
         scores = self.graphs(("scores", len(experts), batch_statistics), score, x) if capture else score(x)
         return np.asarray(scores.cpu()).astype(np.float64)
 
     @torch.no_grad()
     def logits(self, expert: int, x: Tensor) -> Tensor:
         """Return the answers under running statistics."""
-        self._invite(expert)
+        self.home.invite(expert)
         with self._arithmetic(), self._autocast():
-            out: Tensor = self.visitor(self._prepare(x))
+            out: Tensor = self.home.visitor(self._prepare(x))
         return out.float().nan_to_num()
 
     @torch.no_grad()
     def evidence(self, expert: int, x: Tensor) -> Evidence:
         """Return the parts of the score, the answers and the features."""
-        self._invite(expert)
-        self._show_gate()
-        gate = {name: t[expert] for name, t in self.gates.tensors.items()}
+        self.home.invite(expert)
+        self.home.show_gate()
         with self._arithmetic(), self._autocast():
             x = self._prepare(x)
-            parts = self.score.parts(gate, x)
-            features, logits = features_and_logits(self.visitor, x)
+            parts = self.home.score.parts(self.home.gate(expert), x)
+            features, logits = features_and_logits(self.home.visitor, x)
         return evidence_of(parts, logits, features)
 
     def state(self, expert: int) -> dict[str, Tensor]:
         """Copy the expert's memory and its gate, by name."""
         counts = count_tensors(self.rows[expert], self.rows_at_refresh[expert])
-        return {name: portable(tensor) for name, tensor in self._tensors(expert).items()} | counts
+        return {name: portable(tensor) for name, tensor in self.home.tensors(expert).items()} | counts
 
     @torch.no_grad()
     def load_state(self, expert: int, tensors: Mapping[str, Tensor]) -> None:
         """Copy everything in, wherever the expert is."""
-        own = self._tensors(expert)
+        own = self.home.tensors(expert)
         check_state(tensors, own | count_tensors(0, 0))
         for name, tensor in own.items():
             tensor.copy_(tensors[name])
         self.rows[expert], self.rows_at_refresh[expert] = (int(tensors[name]) for name in COUNTS)
-        self.trained[expert] += 1  # whoever holds a copy holds an old one
-        if expert == self.active:
-            self.gates.read(expert, self.score.gate_tensors())
-
-    def _tensors(self, expert: int) -> dict[str, Tensor]:
-        """Return an expert's tensors, where they are; the gate's in the stack."""
-        self._show_gate()
-        memory = self.slot if expert == self.active else self.idle[expert]
-        gate = {f"score.{name}": tensor[expert] for name, tensor in self.gates.tensors.items()}
-        return dict(zip(self.names, self.layout.views(memory), strict=True)) | gate
+        self.home.changed(expert)
 
     def memory(self) -> dict[str, int]:
         """Count the experts' memory, the slot and the visitor."""
-        idle = sum(memory.nbytes for memory in self.idle)
-        on_device = self.gates.bytes + self.slot.nbytes + self.visitor_memory.nbytes
-        host = idle if self.spec.idle_on_host else 0
-        per_expert = self.slot.nbytes + self.gates.bytes // self.gates.capacity
-        return {"bytes_per_expert": per_expert, "device_bytes": on_device + idle - host, "host_bytes": host}
+        return self.home.memory()
 
     def _ahead(self) -> int:
         """Return how many steps to keep under way: one is enough where the host has to wait for the GPU anyway."""
-        if self.device.type != "cuda" or not self.score.asynchronous:
+        if self.device.type != "cuda" or not self.home.score.asynchronous:
             return 0
         return 1 if self.mailbox.waited > LONG_WAIT else AHEAD
 
     def _launch(self, rule: Rule, stream: torch.cuda.Stream | None, expert: int, step: int, batch: Batch) -> None:
         """Start one training step."""
         if not self.rows[expert]:
-            self.score.start(self._prepare(batch.x))
+            self.home.score.start(self._prepare(batch.x))
         noise = None
-        if self.score.network is not None:
+        if self.home.score.network is not None:
             self.noise.manual_seed(self.keys.integer("noise", step, expert))
-            noise = self.score.draw(len(batch), self.noise)
+            noise = self.home.score.draw(len(batch), self.noise)
         changes = self.spec.changes(self.keys, expert, step, len(batch), self.device)
         inputs = batch.x, batch.y, noise, changes
         with self._seeded(expert, step):
-            if rule.gates and not self.score.asynchronous:
-                self._show_gate()
+            if rule.gates and not self.home.score.asynchronous:
+                self.home.show_gate()
                 result = self._train(rule, *inputs)
             else:
                 result = self._run(rule, partial(self._train, rule), *inputs)
         self.mailbox.send(result, stream)
-        self.stale = self.stale or self.score.network is not None
-        self.trained[expert] += 1
+        self.home.stale = self.home.stale or self.home.score.network is not None
+        self.home.versions[expert] += 1
 
     def _train(self, rule: Rule, x: Tensor, y: Tensor, noise: Tensor | None, changes: Tensor | None) -> Tensor:
         """Forward, compare with the bound, update if accepted; return the loss, and 1 if nothing was updated.
@@ -308,33 +235,33 @@ class StackedPool:
         `stopped` becomes 1 at the first batch that may not be trained, and stays so for the rest of the run.
         """
         with self._arithmetic():
-            before = self.running.clone()
+            before = self.home.running.clone()
             x = self._prepare(x)
             with self.beside(), self._autocast():
-                if self.score.asynchronous:
-                    self.score.study(x, y, noise)
+                if self.home.score.asynchronous:
+                    self.home.score.study(x, y, noise)
                 if rule.gates:
                     self._compare_scores(rule.gates, x)
             with self._autocast(), self._training_mode(len(x)):
-                loss = nn.functional.cross_entropy(self.net(_changed(x, changes)), y)
+                loss = nn.functional.cross_entropy(self.home.net(flip_and_crop(x, changes)), y)
             with self.beside():
                 updated = self._compare_loss(rule, loss.detach())
-            self.optimiser.zero_grad()
+            self.home.optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             self.beside.join()
-            torch._amp_foreach_non_finite_check_and_unscale_(gradients(self.net), self.stopped, self.one)
+            torch._amp_foreach_non_finite_check_and_unscale_(gradients(self.home.net), self.stopped, self.one)
             with self.beside():
-                if self.score.asynchronous:
-                    self.score.learn(self.stopped)
-            masked_step(self.optimiser, self.stopped)
+                if self.home.score.asynchronous:
+                    self.home.score.learn(self.stopped)
+            masked_step(self.home.optimiser, self.stopped)
             skipped = self.stopped > 0
             torch.where(skipped, self.statistics, updated, out=self.statistics)
-            if len(self.running):
-                self.running.copy_(torch.where(skipped, before, self.running))
+            if len(self.home.running):
+                self.home.running.copy_(torch.where(skipped, before, self.home.running))
             self.beside.join()
-            if rule.gates and self.score.network is not None:
-                for name, own in self.score.gate_tensors().items():
-                    self.gates.tensors[name].index_copy_(0, self.place, own.detach()[None])
+            if rule.gates and self.home.score.network is not None:
+                for name, own in self.home.score.gate_tensors().items():
+                    self.home.gates.tensors[name].index_copy_(0, self.place, own.detach()[None])
         return self.result
 
     @contextmanager
@@ -343,9 +270,9 @@ class StackedPool:
         if rows > 1:
             yield
             return
-        with mode_of(self.net, training=True, rows=rows):
+        with mode_of(self.home.net, training=True, rows=rows):
             yield
-        self.net.train()
+        self.home.net.train()
 
     def _compare_loss(self, rule: Rule, loss: Tensor) -> Tensor:
         """Stop if the loss is above the bound; return mean and deviation as `LossStats.update` would leave them."""
@@ -372,70 +299,47 @@ class StackedPool:
             torch.no_grad(),
             self._arithmetic(),
             self._autocast(),
-            mode_of(self.visitor, training=False, rows=len(x), batch_statistics=True),
+            mode_of(self.home.visitor, training=False, rows=len(x), batch_statistics=True),
         ):
-            return nn.functional.cross_entropy(self.visitor(_changed(self._prepare(x), changes)), y)
+            return nn.functional.cross_entropy(self.home.visitor(flip_and_crop(self._prepare(x), changes)), y)
 
     def _score(self, experts: Sequence[int], batch_statistics: bool, x: Tensor) -> Tensor:
         """Return the scores of some experts, finite."""
         # In half precision rather than bfloat16: three bits more tell neighbours apart, and nothing is trained here.
         half = autocast(self.spec.precision, self.device, torch.float16)
         with torch.no_grad(), self._arithmetic(), half:
-            scores = self.score.stacked(self.gates.of(experts), self._prepare(x), batch_statistics=batch_statistics)
+            scores = self.home.score.stacked(
+                self.home.gates.of(experts), self._prepare(x), batch_statistics=batch_statistics
+            )
         return scores.float().nan_to_num(nan=UNSUITABLE, posinf=UNSUITABLE, neginf=UNSUITABLE)
 
     def _prepare(self, x: Tensor) -> Tensor:
         x = as_float(x)
         return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.ndim == 4 else x
 
-    def _activate(self, expert: int) -> None:
-        """Bring an expert into the slot, and the one that was there back to its own memory."""
-        if expert == self.active:
-            return
-        self._show_gate()
-        self.idle[self.active].copy_(self.slot, non_blocking=True)
-        self.slot.copy_(self.idle[expert], non_blocking=True)
-        self.gates.read(expert, self.score.gate_tensors())
-        self.active = expert
-        self.place.fill_(expert)
-
-    def _invite(self, expert: int) -> None:
-        """Let the visitor's network be this expert's."""
-        holds = (expert, self.trained[expert])
-        if self.visitor_holds != holds:
-            home = self.slot if expert == self.active else self.idle[expert]
-            self.visitor_memory.copy_(home[: len(self.visitor_memory)], non_blocking=True)
-            self.visitor_holds = holds
-
     def _teach_late(self, batch: Batch) -> None:
         """Let a score that must wait for the host learn a batch, now that the expert was trained on it."""
-        if not self.score.asynchronous:
-            self.score.study(self._prepare(batch.x), batch.y, None)
-            self.score.learn(skip=torch.zeros((), device=self.device))
-            self.stale = True
+        if not self.home.score.asynchronous:
+            self.home.score.study(self._prepare(batch.x), batch.y, None)
+            self.home.score.learn(skip=torch.zeros((), device=self.device))
+            self.home.stale = True
 
     def _admit(self, rivals: Sequence[int]) -> int:
         """Let these experts compete with the active one; return how many of the stack's scores are needed."""
         if not rivals:
             return 0
-        self._show_gate()
-        handicap = torch.full((self.gates.count,), inf, dtype=torch.float64)
+        self.home.show_gate()
+        handicap = torch.full((self.home.gates.count,), inf, dtype=torch.float64)
         handicap[list(rivals)] = 0.0
-        self.handicap[: self.gates.count] = handicap.to(self.device)
-        return self.gates.count
+        self.handicap[: self.home.gates.count] = handicap.to(self.device)
+        return self.home.gates.count
 
     def _refresh(self, expert: int) -> None:
         with self._arithmetic():
-            self.score.refresh(self.rows[expert])
+            self.home.score.refresh(self.rows[expert])
         self.rows_at_refresh[expert] = self.rows[expert]
-        self.stale = True
-        self._show_gate()
-
-    def _show_gate(self) -> None:
-        """Let the gate know what the active expert's score has learned."""
-        if self.stale:
-            self.gates.write(self.active, self.score.gate_tensors())
-            self.stale = False
+        self.home.stale = True
+        self.home.show_gate()
 
     def _run(self, key: Hashable, function: Callable[..., Tensor], *inputs: Tensor | None) -> Tensor:
         """Run a function of the networks: as a graph, unless they draw random numbers, which a graph would repeat."""
@@ -453,20 +357,11 @@ class StackedPool:
             self._look(x, torch.zeros(2, dtype=torch.int64, device=self.device))
             return not torch.equal(before, state())
 
-    def _allocate_idle(self) -> Tensor:
-        if not self.spec.idle_on_host:
-            return self.layout.allocate(self.device)
-        return self.layout.allocate(torch.device("cpu"), pinned=self.device.type == "cuda")
-
     def _arithmetic(self) -> AbstractContextManager[None]:
         return arithmetic(self.spec.precision, self.device)
 
     def _autocast(self) -> AbstractContextManager[None]:
         return autocast(self.spec.precision, self.device)
-
-
-def _changed(x: Tensor, changes: Tensor | None) -> Tensor:
-    return x if changes is None else flip_and_crop(x, changes)
 
 
 @dataclass(frozen=True)
@@ -477,18 +372,3 @@ class Rule:
     """The paper's signed deviation."""
     gates: int
     """Experts whose scores are compared first; 0: none (sticky)."""
-
-
-def _running(net: nn.Module, score: Score) -> list[Tensor]:
-    """Return what a forward pass in training mode changes."""
-    return [*net.buffers(), *(score.network.buffers() if score.network else ())]
-
-
-def _own_tensors(net: nn.Module, optimiser: torch.optim.Optimizer, score: Score) -> dict[str, Tensor]:
-    """Return an expert's state, in the order of the slot's memory; without what lies in the stack of gates."""
-    state = state_of(net, optimiser, "net") | state_of(score, score.optimiser, "score")
-    name_of = {id(tensor): name for name, tensor in state.items()}
-    first = [*_running(net, score), *net.parameters()]
-    gates = {id(tensor) for tensor in score.gate_tensors().values()}
-    rest = [tensor for tensor in state.values() if id(tensor) not in gates]
-    return {name_of[id(tensor)]: tensor for tensor in (*first, *rest)}

@@ -14,7 +14,7 @@ from hge.calibration import Calibration
 from hge.expert import Expert
 from hge.gate import FloatArray
 from hge.pool import ExpertPool
-from hge.unknown import unknown
+from hge.unknown import surprise, unknown
 
 ROWS_AT_ONCE = 512
 POINTS = np.linspace(0, 1, 21)
@@ -45,14 +45,12 @@ def _unknown(pool: ExpertPool, calibration: Calibration, x: Tensor) -> FloatArra
     assert joint is not None
     logs = joint.experts(joint.pairs(calibration.evidence(x)))
     chosen, rows = logs.argmax(axis=0), np.arange(len(x))
-    scores = pool.scores(range(len(logs)), x, batch_statistics=False)
-    usual = [_usual(pool, expert) for expert in calibration.experts]
-    mean, spread = (np.array(column)[chosen] for column in zip(*usual, strict=True))
-    return unknown((scores[chosen, rows] - mean) / spread, -logs[chosen, rows], joint.usual_doubt)
+    own = pool.scores(range(len(logs)), x, batch_statistics=False)[chosen, rows]
+    usual = {expert.id: _on_replay(pool, expert) for expert in calibration.experts}
+    return unknown(surprise(own, chosen, usual), -logs[chosen, rows], joint.usual_doubt)
 
 
-def _usual(pool: ExpertPool, expert: Expert) -> tuple[float, float]:
-    """Mean and spread of an expert's score on the rows that it remembers."""
+def _on_replay(pool: ExpertPool, expert: Expert) -> FloatArray:
+    """Return an expert's scores of the rows that it remembers."""
     rows = [pool.scores([expert.id], kept.batch.x, batch_statistics=False)[0] for kept in expert.replay.kept]
-    scores = np.concatenate(rows)
-    return float(scores.mean()), max(float(scores.std()), 1e-12)
+    return np.concatenate(rows)

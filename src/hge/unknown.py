@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from hge.gate import FloatArray
+from hge.gate import FloatArray, IntArray
+
+
+def surprise(scores: FloatArray, chosen: IntArray, usual: Mapping[int, FloatArray]) -> FloatArray:
+    """Return [rows]: by how many spreads the chosen expert's score exceeds what is usual on its replay.
+
+    >>> surprise(np.array([3.0, 7.0]), np.array([0, 1]), {0: np.array([0.0, 2.0]), 1: np.array([4.0, 8.0])})
+    array([2. , 0.5])
+    """
+    mean, spread = ({e: f(own) for e, own in usual.items()} for f in (np.mean, np.std))
+    expected = np.array([mean[int(e)] for e in chosen])
+    result: FloatArray = (scores - expected) / np.array([max(float(spread[int(e)]), 1e-12) for e in chosen])
+    return result
 
 
 def unknown(surprise: FloatArray, doubt: FloatArray, usual_doubt: float) -> FloatArray:

@@ -391,8 +391,8 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         events = RecentEvents()
         by_name = isinstance(self.net, str) and isinstance(self.autoencoder, str)
         fast = self.pool == "stacked" or (self.pool == "auto" and by_name)
-        pool = (StackedPool if fast else EagerPool)(spec, keys, torch.device(resolve_device(self.device)))
         with torch.inference_mode(False):  # whatever the caller is in, the weights must be trainable
+            pool = (StackedPool if fast else EagerPool)(spec, keys, torch.device(resolve_device(self.device)))
             learner = Learner(config, pool, keys, events)
         check_networks(pool, capacity, x[:1])
         self._learner, self._answerer, self._events = learner, Answerer(learner), events

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -127,7 +128,10 @@ def test_help_texts(tmp_path: Path) -> None:
 
 def test_ctrl_c_keeps_what_was_written(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hge", "run", "permuted-digits", "--epochs-scale", "20", "--out", "here"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # A shell ignores Ctrl-C for what it runs in the background, and so would the run.
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, preexec_fn=heed)
     events = tmp_path / "here" / "trace.csv"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (events.exists() and events.stat().st_size > 0):

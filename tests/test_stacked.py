@@ -115,6 +115,25 @@ def test_runs_are_the_same_as_one_by_one(pool: str, spec: PoolSpec, config: Lear
     np.testing.assert_array_equal(*scores)
 
 
+@pytest.mark.parametrize("config", [SETTINGS["sticky"], SETTINGS["literal"]], ids=["sticky", "literal"])
+def test_two_steps_at_once_are_the_same_as_one_by_one(config: LearnerConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, steps, events = learned("stacked", MLP, config, "cpu", in_runs=False)
+    monkeypatch.setattr(StackedPool, "overlaps", True)  # as on a GPU
+    launched = []
+    launch = StackedPool._launch
+    monkeypatch.setattr(
+        StackedPool, "_launch", lambda self, *args: (launched.append(len(args[-1])), launch(self, *args))
+    )
+    many, steps_in_runs, events_in_runs = learned("stacked", MLP, config, "cpu", in_runs=True)
+    assert {1, 2} == set(launched)
+    assert repr(steps_in_runs) == repr(steps)
+    assert repr(events_in_runs) == repr(events)
+    assert not len(many.pool.mailbox)
+    x = next(stream()).x
+    for expert in range(len(one.experts)):
+        assert torch.equal(one.pool.logits(expert, x), many.pool.logits(expert, x))
+
+
 def test_convolutional_experts_decide_alike() -> None:
     config = replace(STICKY, recent_capacity=4)
     results = {}

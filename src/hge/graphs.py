@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -103,34 +103,42 @@ class Side:
 
 
 class Mailbox:
-    """Small results on their way from the device to the host, in order; taking one waits for that one only."""
+    """Small results on their way from the device to the host, in order; taking one waits for its letter only."""
 
-    def __init__(self, device: torch.device, places: int, width: int) -> None:
+    def __init__(self, device: torch.device, places: int, results: int, width: int) -> None:
         self.on_gpu = device.type == "cuda"
-        self.letters = list(torch.zeros(places, width, pin_memory=self.on_gpu))
+        self.letters = list(torch.zeros(places, results, width, pin_memory=self.on_gpu))
         self.arrived = [torch.cuda.Event() for _ in range(places if self.on_gpu else 0)]  # type: ignore[no-untyped-call]
-        self.sent = self.taken = 0
+        self.sizes: deque[int] = deque()
+        """How many results are in each letter that was not opened yet."""
+        self.opened: deque[list[float]] = deque()
+        self.sent = 0
         self.waited = 0.0
-        """Seconds that the last `take` took."""
+        """Seconds that the host waited for the last letter, per result in it."""
 
     def __len__(self) -> int:
-        return self.sent - self.taken
+        return sum(self.sizes) + len(self.opened)
 
-    def send(self, result: Tensor, stream: torch.cuda.Stream | None) -> None:
-        """Send a result that the stream computes; there must be a free place."""
+    def send(self, results: Tensor, stream: torch.cuda.Stream | None) -> None:
+        """Send a letter of [results, width] that the stream computes; there must be a free place."""
         place = self.sent % len(self.letters)
-        self.letters[place].copy_(result, non_blocking=True)
+        self.letters[place][: len(results)].copy_(results, non_blocking=True)
         if self.on_gpu:
             self.arrived[place].record(stream)
+        self.sizes.append(len(results))
         self.sent += 1
 
     def take(self) -> list[float]:
         """Return the oldest result."""
-        place = self.taken % len(self.letters)
+        if not self.opened:
+            self._open()
+        return self.opened.popleft()
+
+    def _open(self) -> None:
+        place = (self.sent - len(self.sizes)) % len(self.letters)
+        size = self.sizes.popleft()
         if self.on_gpu:
             started = time.perf_counter()
             self.arrived[place].synchronize()
-            self.waited = time.perf_counter() - started
-        self.taken += 1
-        result: list[float] = self.letters[place].tolist()
-        return result
+            self.waited = (time.perf_counter() - started) / size
+        self.opened.extend(self.letters[place][:size].tolist())

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from math import inf, nan
 from typing import Any
 
@@ -31,8 +32,10 @@ from hge.switch import LossStats
 from hge.training import arithmetic, autocast, check_state, gradients, has_batch_norm, masked_step, mode_of
 from hge.types import Batch, as_float
 
-AHEAD = 3
-"""Steps that a GPU is given, at the most, before the host hears of the first. After a refusal it skips as many."""
+TOGETHER = 2
+"""Steps that a GPU is given at once, at the most: a graph of two is started in the time of a graph of one."""
+INPUTS = 4
+"""Tensors that a step takes."""
 LONG_WAIT = 3e-4
 """Seconds that the host waited for a step, above which the GPU is the slower of the two by far."""
 
@@ -54,6 +57,7 @@ class StackedPool:
         """Mean and deviation of the loss, during a run; ε; and 1 - α."""
         self.result = torch.zeros(2, device=device)
         """What the host hears of a step: the loss, and whether the run has stopped."""
+        self.results = torch.zeros(TOGETHER, 2, device=device)
         self.stopped = self.result[1]
         self.one = torch.ones((), device=device)
         self.place = torch.zeros(1, dtype=torch.int64, device=device)
@@ -61,7 +65,7 @@ class StackedPool:
         self.handicap = torch.zeros(1, dtype=torch.float64, device=device)
         """[experts] inf for those that do not compete with the active one."""
         self.noise = torch.Generator(device)
-        self.mailbox = Mailbox(device, AHEAD + 1, width=2)
+        self.mailbox = Mailbox(device, places=2, results=TOGETHER, width=2)
         self.beside = Side(device)
         self.graphs = Graphs(device)
         self.draws = False
@@ -125,16 +129,22 @@ class StackedPool:
         under_way: deque[tuple[int, Batch]] = deque()
         source = iter(items)
         stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
+        rows = self.rows[expert]  # when all that is under way has been learned
         try:
             while True:
-                item = next(source, None)
-                if item is not None:
-                    self._launch(rule, stream, expert, *item)
-                    under_way.append(item)
-                rows = self.rows[expert] + sum(len(batch) for _, batch in under_way)
-                refresh = self.home.score.refresh_due(rows, self.rows_at_refresh[expert])
-                # A model is drawn only from what has surely been learned, so all that is under way must arrive first.
-                while len(under_way) > (0 if refresh or item is None else self._ahead()):
+                group, refresh = [], False
+                for item in islice(source, self._at_once(expert)):
+                    group.append(item)
+                    rows += len(item[1])
+                    refresh = self.home.score.refresh_due(rows, self.rows_at_refresh[expert])
+                    if refresh:
+                        break
+                if group:
+                    self._launch(rule, stream, expert, group)
+                    under_way.extend(group)
+                # While the GPU does the newest, the host hears of those before. But a model is drawn only from what
+                # has surely been learned, so all that is under way must arrive first.
+                while len(under_way) > (len(group) if self.overlaps and not refresh else 0):
                     loss, skipped = self.mailbox.take()
                     step, batch = under_way.popleft()
                     if skipped:
@@ -145,7 +155,7 @@ class StackedPool:
                     if refresh and not under_way:
                         self._refresh(expert)
                     yield loss
-                if item is None:
+                if not group:
                     return
         finally:  # the caller may have left early
             for _, batch in under_way:
@@ -203,31 +213,48 @@ class StackedPool:
         """Count the experts' memory, the slot and the visitor."""
         return self.home.memory()
 
-    def _ahead(self) -> int:
-        """Return how many steps to keep under way: one is enough where the host has to wait for the GPU anyway."""
-        if self.device.type != "cuda" or not self.home.score.asynchronous:
-            return 0
-        return 1 if self.mailbox.waited > LONG_WAIT else AHEAD
+    @property
+    def overlaps(self) -> bool:
+        """The host goes on while a step is computed."""
+        return self.device.type == "cuda" and self.home.score.asynchronous
 
-    def _launch(self, rule: Rule, stream: torch.cuda.Stream | None, expert: int, step: int, batch: Batch) -> None:
-        """Start one training step."""
+    def _at_once(self, expert: int) -> int:
+        """Return how many steps to start at once: one is enough where the host has to wait for the GPU anyway."""
+        if not self.overlaps or self.draws or not self.rows[expert] or self.mailbox.waited > LONG_WAIT:
+            return 1
+        return TOGETHER
+
+    def _launch(
+        self, rule: Rule, stream: torch.cuda.Stream | None, expert: int, group: Sequence[tuple[int, Batch]]
+    ) -> None:
+        """Start training steps."""
         if not self.rows[expert]:
-            self.home.score.start(self._prepare(batch.x))
+            self.home.score.start(self._prepare(group[0][1].x))
+        inputs = [tensor for step, batch in group for tensor in self._inputs(expert, step, batch)]
+        with self._seeded(expert, group[0][0]):
+            if rule.gates and not self.home.score.asynchronous:
+                self.home.show_gate()
+                results = self._train_all(rule, *inputs)
+            else:
+                results = self._run(rule, partial(self._train_all, rule), *inputs)
+        self.mailbox.send(results, stream)
+        self.home.stale = self.home.stale or self.home.score.network is not None
+        self.home.versions[expert] += len(group)
+
+    def _inputs(self, expert: int, step: int, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Return what `_train` takes."""
         noise = None
         if self.home.score.network is not None:
             self.noise.manual_seed(self.keys.integer("noise", step, expert))
             noise = self.home.score.draw(len(batch), self.noise)
-        changes = self.spec.changes(self.keys, expert, step, len(batch), self.device)
-        inputs = batch.x, batch.y, noise, changes
-        with self._seeded(expert, step):
-            if rule.gates and not self.home.score.asynchronous:
-                self.home.show_gate()
-                result = self._train(rule, *inputs)
-            else:
-                result = self._run(rule, partial(self._train, rule), *inputs)
-        self.mailbox.send(result, stream)
-        self.home.stale = self.home.stale or self.home.score.network is not None
-        self.home.versions[expert] += 1
+        return batch.x, batch.y, noise, self.spec.changes(self.keys, expert, step, len(batch), self.device)
+
+    def _train_all(self, rule: Rule, *inputs: Any) -> Tensor:
+        """Take steps one after the other; return what the host hears of them."""
+        groups = [inputs[first : first + INPUTS] for first in range(0, len(inputs), INPUTS)]
+        for result, own in zip(self.results, groups, strict=False):
+            result.copy_(self._train(rule, *own))
+        return self.results[: len(groups)]
 
     def _train(self, rule: Rule, x: Tensor, y: Tensor, noise: Tensor | None, changes: Tensor | None) -> Tensor:
         """Forward, compare with the bound, update if accepted; return the loss, and 1 if nothing was updated.

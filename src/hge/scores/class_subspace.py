@@ -170,8 +170,9 @@ class StreamingSubspaces(nn.Module):
                 shift[None] * (old * new) ** 0.5 / count,
             ]
         )
-        # In double, since in single it may fail to converge where eigenvalues span many orders of magnitude.
-        values, vectors = torch.linalg.eigh((stacked @ stacked.T).double())
+        # In double, since in single it may fail to converge where eigenvalues span many orders of magnitude; and on
+        # the CPU, where a matrix this small is decomposed sooner.
+        values, vectors = (t.to(x.device) for t in torch.linalg.eigh((stacked @ stacked.T).double().cpu()))
         kept = self.variances.shape[1]
         top, left = values.flip(0)[:kept], vectors.flip(1)[:, :kept]
         found = top > 1e-12 * values[-1].clamp_min(1e-30)
@@ -189,7 +190,8 @@ class StreamingSubspaces(nn.Module):
         scores = []
         for i in which.tolist():
             centred = x - self.mean[i]
-            coordinates = centred @ self.basis[i, :, : self.components]
+            with torch.autocast(x.device.type, enabled=False):  # what is outside is a small difference
+                coordinates = centred @ self.basis[i, :, : self.components]
             outside = (centred.square().sum(1) - coordinates.square().sum(1)).clamp_min(0)
             volume = variances[i].log().sum() + rest * noise[i].log()
             scores.append((outside / noise[i] + (coordinates.square() / variances[i]).sum(1) + volume) / 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
@@ -13,7 +14,7 @@ from rich.table import Table
 
 from hge.bench.data import bench_data
 from hge.bench.population import PoolName
-from hge.bench.suite import PARTS, Wishes, bench
+from hge.bench.suite import PARTS, Wishes, bench, device_name
 from hge.data_commands import DataFolder
 from hge.plain import Precision, ScoreName
 from hge.pool import resolve_device
@@ -104,12 +105,11 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def _measure_and_show(name: str, parts: Sequence[str], wishes: Wishes, out: Path | None) -> None:
     """Measure, write the file, show the tables."""
-    with console.status("measuring") as line:
-        document = bench(parts, wishes, line.update)
-    machine = re.sub(r"[^a-z0-9]+", "-", document["protocol"]["device"].lower()).strip("-")
+    machine = re.sub(r"[^a-z0-9]+", "-", device_name(wishes.device).lower()).strip("-")
     out = out or Path("results/bench") / f"{machine}-{name}{'-short' if wishes.short else ''}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_json(out, document)
+    with console.status("measuring") as line:
+        document = bench(parts, wishes, line.update, partial(write_json, out))
     console.print(f"{document['protocol']['device']}, {wishes.precision}, pool: {wishes.pool}")
     for part in parts:
         console.print(_table(part, document[part]))

@@ -67,15 +67,19 @@ class Wishes:
         return (self.score,) if self.score else ("subspace", "autoencoder")
 
 
-def bench(parts: Sequence[str], wishes: Wishes, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Measure some of `PARTS`; return the document for the JSON file."""
-    document: dict[str, Any] = {section: [] for section in (*parts, "left_out")}
-    for row in _rows(parts, wishes, tell):
-        document[SECTIONS[type(row)]].append(asdict(row))
+def bench(
+    parts: Sequence[str], wishes: Wishes, tell: Callable[[str], None], save: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
+    """Measure some of `PARTS`; return the document for the JSON file, which is saved after every row, too."""
     # What "auto" chose.
     pools = {str(subject): type(Population(subject).learner.pool).__name__ for subject in _subjects(wishes)}
     settings = asdict(wishes) | {"plan": asdict(wishes.plan), "batch_size": BATCH_SIZE, "pools": pools}
-    return document | {"settings": settings, "protocol": {"device": device_name(wishes.device)} | environment()}
+    document: dict[str, Any] = {section: [] for section in (*parts, "left_out")}
+    document |= {"settings": settings, "protocol": {"device": device_name(wishes.device)} | environment()}
+    for row in _rows(parts, wishes, tell):
+        document[SECTIONS[type(row)]].append(asdict(row))
+        save(document)
+    return document
 
 
 def device_name(device: str) -> str:

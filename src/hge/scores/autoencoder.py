@@ -97,9 +97,11 @@ class AutoencoderScore(Score):
             if not has_batch_norm(self.network):
                 scores: Tensor = vmap(lambda own: functional_call(self, own, (x,)))(dict(tensors))
                 return scores
-            sides = [Side(x.device) for _ in range(AT_A_TIME)]
+            experts = len(next(iter(tensors.values())))
+            # None without work: a graph that is being captured must not wait for a stream which is not part of it.
+            sides = [Side(x.device) for _ in range(min(AT_A_TIME, experts))]
             rows = []
-            for expert, side in zip(range(len(next(iter(tensors.values())))), cycle(sides), strict=False):
+            for expert, side in zip(range(experts), cycle(sides), strict=False):
                 with side():
                     rows.append(functional_call(self, {n: t[expert] for n, t in tensors.items()}, (x,)))
             for side in sides:

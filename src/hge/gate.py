@@ -143,7 +143,7 @@ class Tree:
             members, choice = members[improves], choice[improves]
             best[members] = lowest[improves]
             node[members] = children[choice]  # the paper never advances n here; see docs/paper.md, reading 3
-            frontier += [(int(c), members[choice == i]) for i, c in enumerate(children)]
+            frontier += [(int(children[i]), members[choice == i]) for i in np.unique(choice)]
         return self._routes(node, answers)
 
     def search(self, score: ScoreExperts, groups: int, settle: Settle) -> Routes:

@@ -157,19 +157,19 @@ def fit_joint(
     columns, expert, pair = columns[known], expert[known], pair[known]
     mean = columns.mean(axis=0)
     scale = np.concatenate([r.scale for r in readers]) / (columns.std(axis=0) + TINY)
-    x = (columns - mean) * scale
+    x = ((columns - mean) * scale).astype(np.float32)  # single precision: products twice as fast, and many of them
     rows, width, pairs = len(x), x.shape[1], len(owner)
     weight = 1 / np.maximum(np.bincount(expert, minlength=len(readers)), 1)[expert]
-    weight *= rows / weight.sum()
-    target = np.zeros((rows, pairs))
+    weight = (weight * (rows / weight.sum())).astype(np.float32)
+    target = np.zeros((rows, pairs), dtype=np.float32)
     target[np.arange(rows), pair] = 1
 
     def loss(flat: FloatArray) -> tuple[float, FloatArray]:
         w, b = flat[:-pairs].reshape(width, pairs), flat[-pairs:]
-        logs = log_softmax(x @ w + b, axis=1)
+        logs = log_softmax(x @ w.astype(np.float32) + b.astype(np.float32), axis=1)
         error = (np.exp(logs) - target) * weight[:, None]
         gradient = np.concatenate([(x.T @ error + w).ravel(), error.sum(axis=0) + b])
-        value = -float((logs[np.arange(rows), pair] * weight).sum()) + float(flat @ flat) / 2
+        value = -float((logs[np.arange(rows), pair] * weight).sum(dtype=np.float64)) + float(flat @ flat) / 2
         return value / rows, gradient / rows
 
     found = minimize(loss, np.zeros((width + 1) * pairs), jac=True, method="L-BFGS-B", options={"maxiter": iterations})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,8 +25,9 @@ def last_task_unknown(pool: ExpertPool, experts: Sequence[Expert], known: Tensor
     """Leave out the last expert; return the ROC of telling its task's rows from those of all other tasks."""
     calibration = Calibration(pool, experts[:-1])
     calibration.fit()
+    usual = {expert.id: _on_replay(pool, expert) for expert in calibration.experts}
     strange = [
-        np.concatenate([_unknown(pool, calibration, part) for part in torch.split(rows, ROWS_AT_ONCE)])
+        np.concatenate([_unknown(pool, calibration, usual, part) for part in torch.split(rows, ROWS_AT_ONCE)])
         for rows in (known, foreign)
     ]
     is_foreign = np.repeat([0, 1], [len(rows) for rows in strange])
@@ -39,14 +40,13 @@ def last_task_unknown(pool: ExpertPool, experts: Sequence[Expert], known: Tensor
     }
 
 
-def _unknown(pool: ExpertPool, calibration: Calibration, x: Tensor) -> FloatArray:
+def _unknown(pool: ExpertPool, calibration: Calibration, usual: Mapping[int, FloatArray], x: Tensor) -> FloatArray:
     """As `Answerer.unknown`, for experts that no learner keeps."""
     joint = calibration.joint
     assert joint is not None
     logs = joint.experts(joint.pairs(calibration.evidence(x)))
     chosen, rows = logs.argmax(axis=0), np.arange(len(x))
     own = pool.scores(range(len(logs)), x, batch_statistics=False)[chosen, rows]
-    usual = {expert.id: _on_replay(pool, expert) for expert in calibration.experts}
     return unknown(surprise(own, chosen, usual), -logs[chosen, rows], joint.usual_doubt)
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from hge.scores.base import Score
-from hge.scores.subspace import OVERSAMPLING, PRIOR_ROWS, SMALLEST_VARIANCE
+from hge.scores.subspace import OVERSAMPLING, PRIOR_ROWS, SMALLEST_VARIANCE, likelihoods
 
 MOST_POOLED, MOST_PER_CLASS = 64, 32
 """Directions of all classes together, and of one class."""
@@ -186,16 +186,9 @@ class StreamingSubspaces(nn.Module):
     def score(self, x: Tensor, which: Tensor) -> Tensor:
         """Return [rows, which]: negative log-likelihoods up to a shared constant."""
         noise, variances = self._shrunk()
-        rest = self.mean.shape[1] - self.components
-        scores = []
-        for i in which.tolist():
-            centred = x - self.mean[i]
-            with torch.autocast(x.device.type, enabled=False):  # what is outside is a small difference
-                coordinates = centred @ self.basis[i, :, : self.components]
-            outside = (centred.square().sum(1) - coordinates.square().sum(1)).clamp_min(0)
-            volume = variances[i].log().sum() + rest * noise[i].log()
-            scores.append((outside / noise[i] + (coordinates.square() / variances[i]).sum(1) + volume) / 2)
-        return torch.stack(scores, dim=1) if scores else x.new_zeros(len(x), 0)
+        mean, basis = self.mean[which], self.basis[which, :, : self.components].mT
+        offset = (basis * mean[:, None]).sum(2)
+        return likelihoods(x, mean, basis, offset, variances[which], noise[which]).T
 
     def _shrunk(self) -> tuple[Tensor, Tensor]:
         """Return noise and variances, drawn towards an isotropic density as if that had been seen in a few rows."""

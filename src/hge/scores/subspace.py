@@ -141,16 +141,23 @@ class SubspaceScore(Score):
     def stacked(self, tensors: Mapping[str, Tensor], x: Tensor, *, batch_statistics: bool) -> Tensor:
         """Compute all experts' likelihoods in one batched product."""
         mean, basis, offset, variances, noise = (tensors[name] for name in MODEL)
-        x = x.flatten(1)
-        with torch.autocast(x.device.type, enabled=False):
-            coordinates = torch.matmul(basis, x.T) - offset[:, :, None]
-            # Taken apart, so that nothing of [experts, rows, inputs] is made; in double, since it is a difference.
-            wide, centre = x.double(), mean.double()
-            distance = wide.square().sum(1) - 2 * centre @ wide.T + centre.square().sum(1, keepdim=True)
-        inside = coordinates.square_()
-        outside = (distance.float() - inside.sum(1)).clamp_min(0)
-        volume = variances.log().sum(1) + (mean.shape[1] - self.components) * noise.log()
-        return (outside / noise[:, None] + (inside / variances[:, :, None]).sum(1) + volume[:, None]) / 2
+        return likelihoods(x.flatten(1), mean, basis, offset, variances, noise)
+
+
+def likelihoods(x: Tensor, mean: Tensor, basis: Tensor, offset: Tensor, variances: Tensor, noise: Tensor) -> Tensor:
+    """Return [models, rows]: negative log-likelihoods under probabilistic PCAs, up to a constant that all share.
+
+    The bases are [models, components, inputs], the offsets the means' own coordinates.
+    """
+    with torch.autocast(x.device.type, enabled=False):  # never in half precision: it is about small differences
+        coordinates = torch.matmul(basis, x.T) - offset[:, :, None]
+        # Taken apart, so that nothing of [models, rows, inputs] is made; in double, since it is a difference.
+        wide, centre = x.double(), mean.double()
+        distance = wide.square().sum(1) - 2 * centre @ wide.T + centre.square().sum(1, keepdim=True)
+    inside = coordinates.square_()
+    outside = (distance.float() - inside.sum(1)).clamp_min(0)
+    volume = variances.log().sum(1) + (mean.shape[1] - basis.shape[1]) * noise.log()
+    return (outside / noise[:, None] + (inside / variances[:, :, None]).sum(1) + volume[:, None]) / 2
 
 
 def _orthonormal(columns: Tensor) -> Tensor:

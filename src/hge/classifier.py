@@ -15,8 +15,8 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import validate_data
 
 from hge.answer import Answerer, Routing
-from hge.config import LearnerConfig, OptimiserConfig, Precision, ScoreConfig
-from hge.events import Event
+from hge.config import LearnerConfig, OnBadBatch, OptimiserConfig, Precision, ScoreConfig
+from hge.events import BatchSkipped, Event
 from hge.gate import FloatArray, IntArray, Routes, Tree
 from hge.inputs import (
     FloatRows,
@@ -48,14 +48,16 @@ EVENTS_KEPT = 1000
 
 
 class RecentEvents:
-    """Keeps the last events that it is called with."""
+    """Keeps the last events that it is called with, and counts skipped batches."""
 
-    def __init__(self) -> None:
+    def __init__(self, skipped: int = 0) -> None:
         self.kept: deque[Event] = deque(maxlen=EVENTS_KEPT)
+        self.skipped = skipped
 
     def __call__(self, event: Event) -> None:
         """Keep the event; the oldest one goes."""
         self.kept.append(event)
+        self.skipped += isinstance(event, BatchSkipped)
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,9 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Ask all experts (GE); or go through a tree (HGE), ours or the paper's.
     max_experts : int
         No more experts than this; a new task then goes to the expert that knows it best, which may forget. 0: no limit.
+    on_bad_batch : {"raise", "skip"}
+        What `partial_fit` does with rows that cannot be learned (NaN, another shape, unknown labels, none at all): an
+        error, or an event. Either way nothing changes. A wrong parameter is always an error.
     epsilon, review, review_threshold, promotion_window, promotion_rate, sticky, newcomers_answer
         See `hge.config.LearnerConfig`.
     components, kl_weight
@@ -128,6 +133,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     experts_, n_experts_ : the experts, promoted and on probation.
     tree_ : the gate's tree of promoted experts.
     events_ : the last decisions, oldest first.
+    batches_skipped_ : calls of `partial_fit` whose rows were bad and left out.
     n_features_in_ : inputs per row.
 
     Examples
@@ -162,6 +168,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         class_capacity: int = 64,
         organisation: Literal["flat", "tree", "lca"] = "flat",
         max_experts: int = 0,
+        on_bad_batch: OnBadBatch = "raise",
         epsilon: float = 4.0,
         review: bool = True,
         review_threshold: float = 20.0,
@@ -192,6 +199,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.class_capacity = class_capacity
         self.organisation = organisation
         self.max_experts = max_experts
+        self.on_bad_batch = on_bad_batch
         self.epsilon = epsilon
         self.review = review
         self.review_threshold = review_threshold
@@ -216,7 +224,9 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         x = check_rows(self, X, reset=True)
         labels = check_targets(y, x)
         epochs = check_count("epochs", self.epochs)
-        self._start(X, x, labels, np.unique(labels), closed=False)
+        capacity = check_count("class_capacity", self.class_capacity)
+        classes = check_labels(labels, np.unique(labels), closed=False, capacity=capacity)
+        self._start(X, x, classes, closed=False, events=RecentEvents())
         for _ in range(epochs):
             self._learn(x, labels)
         return self.flush()
@@ -227,17 +237,22 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         `classes`, all labels that will ever come, is optional: it fixes the columns of `predict_proba` and makes any
         other label an error. What is learned is the same with and without it.
         """
-        x = check_rows(self, X, reset=not self._started)
-        labels = check_targets(y, x)
-        known = None if classes is None else read_classes(classes)
+        policy = check_choice("on_bad_batch", self.on_bad_batch, get_args(OnBadBatch))
+        check_count("batch_size", self.batch_size)
+        capacity = self._capacity if self._started else check_count("class_capacity", self.class_capacity)
+        listed = None if classes is None else read_classes(classes)
+        if self._started and listed is not None and not np.array_equal(listed, self.classes_):
+            raise ValueError("classes: got others than those known so far, expected the same or None")
+        try:
+            x, labels, known = self._read(X, y, listed, capacity)
+        except (ValueError, TypeError) as error:
+            if policy == "raise":
+                raise
+            self._skip(error)
+            return self
         if not self._started:
-            self._start(X, x, labels, np.unique(labels) if known is None else known, closed=known is not None)
-        else:
-            check_shape(x, self.input_shape_)
-            check_count("batch_size", self.batch_size)
-            if known is not None and not np.array_equal(known, self.classes_):
-                raise ValueError("classes: got others than those known so far, expected the same or None")
-            self.classes_ = check_labels(labels, self.classes_, closed=self._closed, capacity=self._capacity)
+            self._start(X, x, known, closed=listed is not None, events=self._events_so_far())
+        self.classes_ = known
         self._learn(x, labels)
         return self
 
@@ -325,6 +340,11 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._check_started()
         return list(self._events.kept)
 
+    @property
+    def batches_skipped_(self) -> int:
+        """Calls of `partial_fit` whose rows were bad and left out."""
+        return self._events_so_far().skipped
+
     def __sklearn_is_fitted__(self) -> bool:
         return self._started and self._learner.steps > 0
 
@@ -340,7 +360,8 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Take over the state of a saved model."""
         kind, labels = facts["classes"]
         classes, shape = np.array(labels, dtype=np.dtype(kind)), tuple(facts["input_shape"])
-        self._build(np.zeros((1, *shape), dtype=np.float32), facts["capacity"], Keys(facts["seed"]))
+        events = RecentEvents(facts["skipped"])
+        self._build(np.zeros((1, *shape), dtype=np.float32), facts["capacity"], Keys(facts["seed"]), events)
         restore(self._learner, snapshot)
         self._outputs = {label: int(output) for label, output in facts["outputs"]}
         self._closed, self._waiting = facts["closed"], waiting_rows(snapshot)
@@ -348,17 +369,35 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if facts["feature_names"]:
             self.feature_names_in_ = np.array(facts["feature_names"], dtype=object)
 
-    def _start(self, X: Rows, x: FloatRows, labels: Labels, classes: Labels, *, closed: bool) -> None:
+    def _read(self, X: Rows, y: Rows, listed: Labels | None, capacity: int) -> tuple[FloatRows, Labels, Labels]:
+        """Return rows, labels, and all classes known from now on; raise an error that says what cannot be learned."""
+        x = check_rows(self, X, reset=not self._started)
+        labels = check_targets(y, x)
+        if self._started:
+            check_shape(x, self.input_shape_)
+            known, closed = self.classes_, self._closed
+        else:
+            known, closed = np.unique(labels) if listed is None else listed, listed is not None
+        return x, labels, check_labels(labels, known, closed=closed, capacity=capacity)
+
+    def _skip(self, error: Exception) -> None:
+        """Leave out a bad batch, and say so."""
+        self._events = self._events_so_far()
+        self._events(BatchSkipped(self._learner.steps if self._started else 0, str(error).partition("\n")[0]))
+
+    def _events_so_far(self) -> RecentEvents:
+        """Return the events; bad batches may have come before anything was learned."""
+        return self._events if hasattr(self, "_events") else RecentEvents()
+
+    def _start(self, X: Rows, x: FloatRows, classes: Labels, *, closed: bool, events: RecentEvents) -> None:
         """Build an untrained learner for rows like these; what can fail fails before anything is replaced."""
         check_count("batch_size", self.batch_size)
-        capacity = check_count("class_capacity", self.class_capacity)
-        check_labels(labels, classes, closed=closed, capacity=capacity)
-        self._build(x, capacity, Keys(read_seed(self.random_state)))
+        self._build(x, check_count("class_capacity", self.class_capacity), Keys(read_seed(self.random_state)), events)
         validate_data(self, X, reset=True, skip_check_array=True)  # remembers the number and names of the features
         self._outputs = {}
         self._closed, self._waiting, self.classes_ = closed, _no_rows(x.shape[1:]), classes
 
-    def _build(self, x: FloatRows, capacity: int, keys: Keys) -> None:
+    def _build(self, x: FloatRows, capacity: int, keys: Keys, events: RecentEvents) -> None:
         """Build an untrained learner for rows like these, and only then replace an older one."""
         score_name = check_choice("gate_score", self.gate_score, ("subspace", "class-subspace", "autoencoder"))
         if self.mixture and not self.joint:
@@ -388,7 +427,6 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             newcomers_answer=self.newcomers_answer,
             joint=self.joint,
         )
-        events = RecentEvents()
         by_name = isinstance(self.net, str) and isinstance(self.autoencoder, str)
         fast = self.pool == "stacked" or (self.pool == "auto" and by_name)
         with torch.inference_mode(False):  # whatever the caller is in, the weights must be trainable

@@ -16,12 +16,37 @@ from sklearn.utils.validation import check_array, check_X_y, validate_data
 
 from hge.nets import Shape
 from hge.pool import ExpertPool
+from hge.types import Batch
 
 FloatRows = npt.NDArray[np.float32]
 Labels = npt.NDArray[Any]
 
 LARGEST_INPUT = 1e15
 """Squares of larger values, summed over the inputs, leave float32."""
+
+
+def batch_fault(batch: Batch, shape: Shape, outputs: int, *, values: bool = True) -> str | None:
+    """Say what is wrong with a batch of a stream, if anything; `values` says whether its numbers are looked at, too.
+
+    >>> batch_fault(Batch(torch.zeros(2, 3), torch.tensor([0, 7])), (3,), outputs=5)
+    'y: got the labels 0 to 7, expected 0 to 4'
+    """
+    x, y = batch.x, batch.y
+    if x.shape[1:] != shape:
+        return f"X: got rows of shape {tuple(x.shape[1:])}, expected {shape}"
+    if x.dtype not in (torch.float32, torch.uint8) or y.dtype != torch.int64:
+        return f"X, y: got {x.dtype} and {y.dtype}, expected float32 or uint8, and int64"
+    if y.shape != x.shape[:1] or not len(y):
+        return f"X, y: got {len(x)} rows and labels of shape {tuple(y.shape)}, expected one label per row, and a row"
+    if not values:
+        return None
+    least, most = (int(label) for label in y.aminmax())
+    if least < 0 or most >= outputs:
+        return f"y: got the labels {least} to {most}, expected 0 to {outputs - 1}"
+    extremes = [float(value) for value in x.aminmax()]
+    if not all(abs(value) <= LARGEST_INPUT for value in extremes):  # NaN is not
+        return f"X: got values from {extremes[0]:g} to {extremes[1]:g}, expected at most {LARGEST_INPUT:g}, and no NaN"
+    return None
 
 
 def as_numpy(name: str, value: Any) -> Any:

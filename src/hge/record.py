@@ -62,8 +62,7 @@ class RunRecorder:
 
     def step(self, task: int, step: Step, events: Sequence[Event]) -> None:
         """Append a row to the trace, and its events. The task stands here for the reader; the learner never saw it."""
-        for event in events:
-            self._events.write(json.dumps(event.as_json()) + "\n")
+        self.events(events)
         self._trace.writerow(
             (
                 step.step,
@@ -75,6 +74,11 @@ class RunRecorder:
                 step.queried,
             )
         )
+
+    def events(self, events: Sequence[Event]) -> None:
+        """Append events."""
+        for event in events:
+            self._events.write(json.dumps(event.as_json()) + "\n")
 
     def result(self, result: Mapping[str, Any]) -> None:
         """Write the result; its presence says that the run came to its end."""
@@ -155,7 +159,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _read_events(path: Path) -> list[dict[str, Any]]:
     events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     for event in events:
-        _ = event["event"], event["step"], event["expert"]
+        _ = event["event"], event["step"]
     return events
 
 

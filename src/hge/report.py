@@ -116,7 +116,7 @@ def story(record: RunRecord) -> list[dict[str, Any]]:
 
 
 def _sentence(event: dict[str, Any], before: list[dict[str, Any]]) -> str | None:
-    e = event["expert"]
+    e: Any = event.get("expert")
     match event["event"]:
         case "loss_reviewed":
             verdict = (

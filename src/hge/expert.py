@@ -52,5 +52,5 @@ class Expert:
 
     @property
     def batches_trained(self) -> int:
-        """Number of batches on which it was trained."""
+        """Number of batches on which it was trained, and of rollbacks: no two states of it share a number."""
         return self.losses.count

@@ -13,11 +13,13 @@ from torch import Tensor
 
 from hge.expert import Remembered
 from hge.gate import Tree
+from hge.guard import Guard, Kept
 from hge.joint import Joint, Reader
 from hge.learner import Learner
 from hge.promotion import Organisation, Probation, WindowedOrganisation
 from hge.settling import Margin, Margins, Reach, SettlingOrganisation
 from hge.switch import RecentEntry
+from hge.training import check_state
 from hge.types import Batch
 
 ARRAYS = ("mean", "scale", "weights", "bias")
@@ -57,6 +59,7 @@ def take(learner: Learner) -> Snapshot:
             "previous_expert": learner.recent.previous_expert,
             "entries": [[entry.step, entry.expert] for entry in learner.recent],
         },
+        "guard": _guard(learner.guard, tensors),
         "organisation": _organisation(learner.organisation, tensors),
         "calibration": _calibration(learner, tensors),
     }
@@ -89,6 +92,7 @@ def restore(learner: Learner, snapshot: Snapshot) -> None:
     learner.recent.previous_expert = facts["recent"]["previous_expert"]
     for place, (step, who) in enumerate(facts["recent"]["entries"]):
         learner.recent.append(RecentEntry(step, _get(snapshot.tensors, f"recent.{place}", device), who))
+    _restore_guard(learner, facts["guard"], snapshot.tensors)
     _restore_organisation(learner.organisation, facts["organisation"], snapshot.tensors)
     _restore_calibration(learner, facts["calibration"], snapshot.tensors)
 
@@ -99,6 +103,23 @@ def _put(tensors: dict[str, Tensor], name: str, batch: Batch) -> None:
 
 def _get(tensors: Mapping[str, Tensor], name: str, device: torch.device) -> Batch:
     return Batch(tensors[f"{name}.x"], tensors[f"{name}.y"]).to(device)
+
+
+def _guard(guard: Guard, tensors: dict[str, Tensor]) -> dict[str, Any] | None:
+    if guard.expert is None:
+        return None
+    kept = guard.kept
+    tensors |= {f"kept.{name}": tensor.cpu().contiguous() for name, tensor in kept.tensors.items()}
+    return {"expert": guard.expert.id, "mean": kept.mean, "deviation": kept.deviation, "count": kept.count}
+
+
+def _restore_guard(learner: Learner, facts: dict[str, Any] | None, tensors: Mapping[str, Tensor]) -> None:
+    if facts is None:
+        return
+    kept = {name.removeprefix("kept."): tensor for name, tensor in tensors.items() if name.startswith("kept.")}
+    check_state(kept, learner.pool.state(facts["expert"]))
+    learner.guard.expert = learner.experts[facts["expert"]]
+    learner.guard.kept = Kept(kept, facts["mean"], facts["deviation"], facts["count"])
 
 
 def _organisation(organisation: Organisation, tensors: dict[str, Tensor]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,7 +16,8 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import validate_data
 
 from hge.answer import Answerer, Routing
-from hge.config import LearnerConfig, OnBadBatch, OptimiserConfig, Precision, ScoreConfig
+from hge.assembly import assemble
+from hge.config import OnBadBatch, Precision
 from hge.events import BatchSkipped, Event
 from hge.gate import FloatArray, IntArray, Routes, Tree
 from hge.inputs import (
@@ -24,27 +26,25 @@ from hge.inputs import (
     check_choice,
     check_count,
     check_labels,
-    check_networks,
     check_rows,
     check_shape,
     check_targets,
-    pick_factory,
     read_classes,
     read_seed,
 )
 from hge.keys import Keys
-from hge.learner import Learner
-from hge.nets import AUTOENCODERS, NETS, AutoencoderFactory, NetFactory, Shape
-from hge.pool import EagerPool, PoolSpec, resolve_device
+from hge.nets import AutoencoderFactory, NetFactory, Shape
 from hge.saving import read_model, save_model, waiting_rows
 from hge.snapshot import Snapshot, restore
-from hge.stacked import StackedPool
+from hge.turns import in_turn, lock_of
 from hge.types import Batch
 
 Rows = Any
 """What scikit-learn takes for X and y, or a torch tensor."""
 
 EVENTS_KEPT = 1000
+BATCHES_PER_TURN = 64
+"""Batches after which `partial_fit` lets other threads in; what they see is a state between two batches."""
 
 
 class RecentEvents:
@@ -79,7 +79,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Rows are learned in the order in which they come: the order is the stream. Nobody says where one task ends and
     the next begins. Parameters that are changed after the first rows take effect at the next `fit`; `routing` and
-    `batch_size` at once.
+    `batch_size` at once. Threads may share a model: each call sees it between two batches, and they take turns.
 
     Parameters
     ----------
@@ -219,6 +219,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.idle_on_host = idle_on_host
         self.random_state = random_state
 
+    @in_turn
     def fit(self, X: Rows, y: Rows) -> GatedExperts:
         """Forget everything, then learn the rows as one stream, `epochs` times over."""
         x = check_rows(self, X, reset=True)
@@ -231,6 +232,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self._learn(x, labels)
         return self.flush()
 
+    @in_turn
     def partial_fit(self, X: Rows, y: Rows, classes: Rows = None) -> GatedExperts:
         """Learn the rows as the next part of the stream.
 
@@ -262,6 +264,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.partial_fit(X, y)
         return self
 
+    @in_turn
     def flush(self) -> GatedExperts:
         """Learn the rows that wait for a full batch, as a shorter one."""
         self._check_started()
@@ -269,6 +272,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._learner.end_stream()
         return self
 
+    @in_turn
     def save(self, path: str | Path) -> None:
         """Write the model to a folder, from which `load` can go on; the state before it is kept, too."""
         self._check_started()
@@ -285,12 +289,14 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         model._become(snapshot, facts)
         return model
 
+    @in_turn
     def predict(self, X: Rows) -> Labels:
         """Return the label of each row, as its expert sees it."""
         probabilities = self.predict_proba(X)
         labels: Labels = self.classes_[probabilities.argmax(axis=1)]
         return labels
 
+    @in_turn
     def predict_proba(self, X: Rows) -> FloatArray:
         """Return [rows, classes_]: the chosen expert's probabilities; 0 for a class that has not come yet."""
         x, routes = self._route(X)
@@ -302,18 +308,21 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             result[:, columns] = self._answerer.probabilities(x, routes, len(columns))
         return result
 
+    @in_turn
     def predict_expert(self, X: Rows) -> tuple[IntArray, FloatArray]:
         """Return the expert of each row, and how sure the gate is of it (0 to 1)."""
         x, routes = self._route(X)
         confidence = self._answerer.confidence(routes)
         return np.broadcast_to(routes.expert, len(x)).copy(), np.broadcast_to(confidence, len(x)).copy()
 
+    @in_turn
     def predict_unknown(self, X: Rows) -> FloatArray:
         """Return, for each row, how little it is like anything learned; higher is stranger. Needs `joint`."""
         x, _ = self._route(X)
         return self._answerer.unknown(x)
 
     @property
+    @in_turn
     def experts_(self) -> list[ExpertSummary]:
         """The experts, in order of creation."""
         self._check_started()
@@ -329,12 +338,14 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return len(self.experts_)
 
     @property
+    @in_turn
     def tree_(self) -> Tree:
         """The gate's tree of promoted experts."""
         self._check_started()
         return self._learner.tree
 
     @property
+    @in_turn
     def events_(self) -> list[Event]:
         """The last decisions, oldest first."""
         self._check_started()
@@ -344,6 +355,9 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def batches_skipped_(self) -> int:
         """Calls of `partial_fit` whose rows were bad and left out."""
         return self._events_so_far().skipped
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_lock"}
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._started and self._learner.steps > 0
@@ -399,40 +413,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _build(self, x: FloatRows, capacity: int, keys: Keys, events: RecentEvents) -> None:
         """Build an untrained learner for rows like these, and only then replace an older one."""
-        score_name = check_choice("gate_score", self.gate_score, ("subspace", "class-subspace", "autoencoder"))
-        if self.mixture and not self.joint:
-            raise ValueError("mixture: got True, expected joint=True beside it")
-        optimiser = check_choice("optimiser", self.optimiser, ("sgd", "adam"))
-        precision = check_choice("precision", self.precision, get_args(Precision))
-        check_choice("pool", self.pool, ("auto", "eager", "stacked"))
-        spec = PoolSpec(
-            x.shape[1:],
-            capacity,
-            pick_factory("net", self.net, NETS),
-            pick_factory("autoencoder", self.autoencoder, AUTOENCODERS),
-            ScoreConfig(name=score_name, components=self.components, kl_weight=self.kl_weight),
-            OptimiserConfig(optimiser, self.lr, self.momentum, self.weight_decay),
-            precision,
-            bool(self.idle_on_host),
-        )
-        config = LearnerConfig(
-            organisation=check_choice("organisation", self.organisation, ("flat", "tree", "lca")),
-            max_experts=self.max_experts,
-            epsilon=self.epsilon,
-            review=self.review,
-            review_threshold=self.review_threshold,
-            promotion_window=self.promotion_window,
-            promotion_rate=self.promotion_rate,
-            sticky=self.sticky,
-            newcomers_answer=self.newcomers_answer,
-            joint=self.joint,
-        )
-        by_name = isinstance(self.net, str) and isinstance(self.autoencoder, str)
-        fast = self.pool == "stacked" or (self.pool == "auto" and by_name)
-        with torch.inference_mode(False):  # whatever the caller is in, the weights must be trainable
-            pool = (StackedPool if fast else EagerPool)(spec, keys, torch.device(resolve_device(self.device)))
-            learner = Learner(config, pool, keys, events)
-        check_networks(pool, capacity, x[:1])
+        learner = assemble(self, x, capacity, keys, events)
         self._learner, self._answerer, self._events = learner, Answerer(learner), events
         self._capacity, self.input_shape_ = capacity, x.shape[1:]
 
@@ -449,9 +430,11 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _learn_waiting(self, least: int) -> None:
         """Learn the waiting rows batch by batch, while there are at least so many; each leaves before it is learned."""
-        with torch.inference_mode(False), torch.enable_grad():
-            for _ in self._learner.learn_all(self._full_batches(least)):
-                pass
+        while len(self._waiting) >= least:
+            with torch.inference_mode(False), torch.enable_grad():
+                for _ in self._learner.learn_all(islice(self._full_batches(least), BATCHES_PER_TURN)):
+                    pass
+            lock_of(self).let_others_in()
         self._waiting = Batch(self._waiting.x.clone(), self._waiting.y.clone())
 
     def _full_batches(self, least: int) -> Iterator[Batch]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 import warnings
 from collections.abc import Callable
@@ -16,7 +15,7 @@ import torch
 from hge.answer import Answerer
 from hge.baselines.separate import Separate, ToldAnswers
 from hge.baselines.tame import Tame, TameAnswers
-from hge.checkpoint import Checkpoints, read_checkpoint
+from hge.checkpoint import Checkpoints, forget_checkpoints, has_checkpoint, read_checkpoint
 from hge.config import RunConfig
 from hge.data.catalogue import SCENARIOS, Request
 from hge.data.datasets import data_folder
@@ -51,8 +50,9 @@ def run(
 ) -> dict[str, Any]:
     """Run `config` on the data sets in `data`, leave its files in `folder`; return what stands in result.json.
 
-    Every so many batches a checkpoint is written to `folder`/checkpoints (0: never). With `resume` a run that was cut
-    off goes on from its last one, as if nothing had happened.
+    Every so many batches a checkpoint is written to `folder`/checkpoints (0: never), and one before an error of the
+    stream is raised. With `resume` a run that was cut off goes on from its last one, as if nothing had happened. A
+    checkpoint that cannot be written is a warning; events that cannot be written end the run.
     """
     check(config)
     keys = Keys(config.seed)
@@ -66,7 +66,7 @@ def run(
     if resume:
         begin = _go_on(config, folder, scenario, learner)
     elif checkpoints:
-        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # of another run
+        forget_checkpoints(folder / CHECKPOINTS)  # of another run
     rows, ledger = 0, begin.ledger
     # Only now: what cannot be built leaves an older run alone.
     with RunRecorder(folder, config, begin.files) as recorder:
@@ -99,7 +99,7 @@ def run(
         result |= {"batches_skipped": len(feed.skipped)}
         result |= {"samples_per_second": round(rows / seconds, 1), "protocol": protocol(config)}
         recorder.result(result)
-    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # nothing is left to resume
+    forget_checkpoints(folder / CHECKPOINTS)  # nothing is left to resume
     return result
 
 
@@ -118,7 +118,7 @@ def _go_on(config: RunConfig, folder: Path, scenario: Scenario, learner: AnyLear
     """Bring the learner to where the last checkpoint was taken; where there is none, begin at the beginning."""
     if not isinstance(learner, Learner):
         raise ValueError(f"resume: got method {config.method}, expected ge, ge-no-review or hge")
-    if not (folder / CHECKPOINTS).is_dir():
+    if not has_checkpoint(folder / CHECKPOINTS):
         return Beginning()
     snapshot, facts = read_checkpoint(folder / CHECKPOINTS)
     if facts["config"] != config.as_json():
@@ -140,13 +140,20 @@ def _feed(config: RunConfig, scenario: Scenario, learner: AnyLearner, begin: Beg
 def _save(
     checkpoints: Checkpoints, learner: Learner, config: RunConfig, ledger: Ledger, feed: Feed, recorder: RunRecorder
 ) -> None:
+    """Write a checkpoint. If the disk is full, the run goes on without it, and the one before it stays."""
     facts = {
         "config": config.as_json(),
         "ledger": ledger.as_json(),
         "skipped": feed.skipped,
         "files": recorder.position(),
     }
-    checkpoints.write(take(learner), facts)
+    try:
+        checkpoints.write(take(learner), facts)
+    except OSError as error:
+        text = (
+            f"checkpoint at batch {feed.position}: {error.strerror}; the run goes on, the checkpoint before it is kept"
+        )
+        warnings.warn(text, stacklevel=3)
 
 
 def _check_end(feed: Feed, learner: AnyLearner, total: int, *, finished: bool) -> None:

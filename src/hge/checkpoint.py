@@ -23,7 +23,7 @@ from torch import Tensor
 
 from hge.snapshot import Snapshot
 
-SCHEMA = 1
+SCHEMA = 2
 KEEP = 2
 """Checkpoints that are kept."""
 

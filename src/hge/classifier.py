@@ -17,6 +17,7 @@ from sklearn.utils.validation import validate_data
 
 from hge.answer import Answerer, Routing
 from hge.assembly import assemble
+from hge.checkpoint import CheckpointError
 from hge.config import OnBadBatch, Precision
 from hge.events import BatchSkipped, Event
 from hge.gate import FloatArray, IntArray, Routes, Tree
@@ -285,8 +286,11 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Your own networks are not saved, only their weights: give the factories again (`net=…`, `autoencoder=…`).
         """
         snapshot, facts = read_model(Path(path))
-        model = cls(**facts["parameters"] | changed)
-        model._become(snapshot, facts)
+        try:
+            model = cls(**facts["parameters"] | changed)
+            model._become(snapshot, facts)
+        except (KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
+            raise CheckpointError(f"{path}: {error!r} is missing or of the wrong kind") from error
         return model
 
     @in_turn

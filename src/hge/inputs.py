@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -62,11 +64,14 @@ def as_numpy(name: str, value: Any) -> Any:
 def check_rows(estimator: Any, X: Any, *, reset: bool) -> FloatRows:
     """Return X as float32 in memory of its own, so that the caller may go on changing his; raise if it is unusable."""
     X = as_numpy("X", X)
-    x = (
-        check_array(X, dtype=np.float32, allow_nd=True, input_name="X", estimator=estimator)
-        if reset
-        else validate_data(estimator, X, reset=False, dtype=np.float32, allow_nd=True)
-    )
+    with _naming("X"):
+        x = (
+            check_array(X, dtype=np.float32, allow_nd=True, input_name="X", estimator=estimator)
+            if reset
+            else validate_data(estimator, X, reset=False, dtype=np.float32, allow_nd=True)
+        )
+    if not x.size:
+        raise ValueError(f"X: got rows of shape {x.shape[1:]}, expected at least one input")
     largest = float(np.abs(x).max())
     if largest > LARGEST_INPUT:
         raise ValueError(
@@ -80,18 +85,31 @@ def check_targets(y: Any, x: FloatRows) -> Labels:
     y = as_numpy("y", y)
     if hasattr(y, "__len__") and getattr(y, "ndim", 1) > 0 and len(y) != len(x):
         raise ValueError(f"y: got {len(y)} labels for {len(x)} rows of X, expected one label per row")
-    _, labels = check_X_y(x, y, dtype=None, allow_nd=True, ensure_all_finite=False)  # looks at y only
-    if labels.dtype.kind not in "biufOUS":
-        raise ValueError(f"y: got labels of type {labels.dtype}, expected numbers or texts")
-    check_classification_targets(labels)
+    with _naming("y"):
+        _, labels = check_X_y(x, y, dtype=None, allow_nd=True, ensure_all_finite=False)  # looks at y only
+        if labels.dtype.kind not in "biufOUS":
+            raise ValueError(f"y: got labels of type {labels.dtype}, expected numbers or texts")
+        check_classification_targets(labels)
     found: Labels = labels
     return found
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Let an error that does not say which argument was wrong say it."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        if re.search(rf"\b{name}\b", str(error)):
+            raise
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{name}: {error}") from error
 
 
 def read_classes(classes: Any) -> Labels:
     """Return the distinct classes, sorted."""
     classes = as_numpy("classes", classes)
-    found: Labels = np.unique(np.asarray(sorted(classes) if isinstance(classes, (set, frozenset)) else classes))
+    with _naming("classes"):
+        found: Labels = np.unique(np.asarray(sorted(classes) if isinstance(classes, (set, frozenset)) else classes))
     if not len(found):
         raise ValueError("classes: got none, expected all labels that will come")
     return found

@@ -121,7 +121,7 @@ def _go_on(config: RunConfig, folder: Path, scenario: Scenario, learner: AnyLear
     if not has_checkpoint(folder / CHECKPOINTS):
         return Beginning()
     snapshot, facts = read_checkpoint(folder / CHECKPOINTS)
-    if facts["config"] != config.as_json():
+    if facts.get("config") != config.as_json():
         raise ValueError(f"resume: got other settings than those of the run in {folder}, expected the same")
     restore(learner, snapshot)
     skipped = set(facts["skipped"])

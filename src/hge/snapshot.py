@@ -75,9 +75,16 @@ def take(learner: Learner) -> Snapshot:
 
 
 def restore(learner: Learner, snapshot: Snapshot) -> None:
-    """Make a new learner with the same settings what the snapshot's was."""
-    facts, device = snapshot.facts, learner.pool.device
+    """Make a new learner with the same settings what the snapshot's was; raise a ValueError if it does not fit."""
     assert not learner.steps, "only a learner that has seen nothing can become another"
+    try:
+        _restore(learner, snapshot)
+    except (KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
+        raise ValueError(f"state: {error!r} is missing or of the wrong kind") from error
+
+
+def _restore(learner: Learner, snapshot: Snapshot) -> None:
+    facts, device = snapshot.facts, learner.pool.device
     while len(learner.experts) < len(facts["experts"]):
         learner._new_expert()
     for expert, own, fact in zip(learner.experts, snapshot.experts, facts["experts"], strict=True):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hge.bench.population import Population, Subject
 from torture.__main__ import PARTS, complaints_of
 from torture.bad_inputs import torture_inputs
 from torture.flips import torture_flips
@@ -55,6 +57,42 @@ def test_the_cost_of_checkpoints_is_measured(tmp_path: Path) -> None:
     found = torture_saving(tmp_path, experts=2, turns=1, tell=ignore, every=20)
     assert found["checkpoint_bytes"] > 1_000_000
     assert found["seconds"].keys() == {"with", "without"}
+
+
+def survival_table(report: dict[str, Any]) -> str:
+    kills, inputs, flips, soak = (report[name] for name in ("kills", "inputs", "flips", "soak"))
+    renamed = sum(kills["between_writing_and_renaming"].values())
+    settled = [memory / 2**20 for batches, memory in soak["curve"] if batches >= soak["batches"] / 10]
+    cost = report["saving"]["cost_percent"]
+    return "\n".join(
+        [
+            "| what | how much | what came of it |",
+            "|---|---|---|",
+            f"| kill -9, GE and HGE | {kills['kills']}, of them {kills['with_newcomers']} in a newcomer's probation, "
+            f"{kills['with_set_aside']} with batches set aside, {renamed} between writing and renaming "
+            f"| resumed from batch {min(kills['resumed_from'])} or later; {len(kills['differences'])} bytes differ |",
+            f"| bad inputs | {inputs['examples']:,} "
+            f"| {len(inputs['wrong'])} without a clear error or with a changed state |",
+            f"| checkpoint files with a flipped bit, or cut off | {flips['flips']:,} "
+            f"| {len(flips['wrong'])} unnoticed |",
+            f"| batches of one task | {soak['batches']:,} | {min(settled):.0f} to {max(settled):.0f} MiB, "
+            f"{soak['handles'][0]} to {max(soak['handles'])} open files |",
+            f"| a checkpoint every 2,000 batches, {report['saving']['experts']} experts | MLP, 28x28 "
+            f"| {cost['median']:.1f} % of the throughput ({cost['low']:.1f} to {cost['high']:.1f}) |",
+        ]
+    )
+
+
+def test_the_readme_shows_the_figures() -> None:
+    report = json.loads((ROOT / "results" / "torture.json").read_text())
+    assert survival_table(report) in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("score", ["subspace", "autoencoder"])
+def test_the_documented_memory_of_an_expert(score: Any) -> None:
+    population = Population(Subject("mlp", "28x28", score, "cpu"))
+    size = population.learner.pool.memory()["bytes_per_expert"] / 2**20
+    assert f"| mlp, 28x28 | {score} | {size:.1f} MiB |" in (ROOT / "docs" / "survival.md").read_text()
 
 
 def test_what_stands_in_the_results_was_survived() -> None:

@@ -84,7 +84,9 @@ def run_command(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: learner.epsilon=5."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was cut off.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a run that was cut off, from its last checkpoint.")
+    ] = False,
     checkpoint_every: Annotated[int, typer.Option(min=0, help="Batches between checkpoints; 0: none.")] = 2_000,
 ) -> None:
     """Run a scenario and write config.json, events.jsonl, trace.csv, result.json and report.html."""

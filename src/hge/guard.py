@@ -7,6 +7,7 @@ at a moment when its loss is a number. There is one copy: an expert is looked at
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from math import isfinite
 
@@ -107,6 +108,9 @@ class Guard:
 
 
 def _finite(tensors: dict[str, Tensor]) -> bool:
-    """Say whether there is nothing but numbers; the device is asked once."""
-    numbers = [tensor.isfinite().all() for tensor in tensors.values() if tensor.is_floating_point()]
-    return not numbers or bool(torch.stack(numbers).all())
+    """Say whether there is nothing but numbers; each device is asked once."""
+    found = defaultdict(list)
+    for tensor in tensors.values():
+        if tensor.is_floating_point():
+            found[tensor.device].append(tensor.isfinite().all())
+    return all(bool(torch.stack(flags).all()) for flags in found.values())

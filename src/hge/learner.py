@@ -149,7 +149,7 @@ class Learner:
         if expert.id in self.newcomers or expert.losses.count < 2 or not self.recent.calm:
             return 0
         if expert is not self.guard.expert:
-            return 0
+            return 0  # it must be taken in hand first
         if not self.config.sticky and self.config.organisation != "flat":
             return 0  # the gate must be asked, and a tree answers to the host only
         quiet = min(self.organisation.quiet(expert.id), self.guard.quiet(expert))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -73,13 +73,7 @@ def run(
         started = time.perf_counter()
         feed = _feed(config, scenario, learner, begin)
         while not ledger.runaway and not feed.ended and feed.position < total:
-            # A checkpoint is taken between two stretches, when nothing is under way.
-            stretch = islice(feed, checkpoint_every if checkpoints else total)
-            if isinstance(learner, Separate):  # the one that is told
-                steps = learner.learn_told((feed.origins[-1].task, batch) for batch in stretch)
-            else:
-                steps = learner.learn_all(stretch)
-            for step in steps:  # the learner sees the batches, the ledger the tasks
+            for step in _stretch(learner, feed, checkpoint_every if checkpoints else total):
                 origin = feed.origins.popleft()
                 ledger.observe(origin.task, step, events)
                 recorder.step(origin.task, step, [*origin.skipped, *events])
@@ -89,6 +83,7 @@ def run(
                 if ledger.runaway:
                     break
             recorder.events(feed.take_pending())
+            # A checkpoint is taken between two stretches, when nothing is under way.
             unfinished = feed.position < total or feed.error is not None
             if checkpoints and isinstance(learner, Learner) and unfinished and not ledger.runaway:
                 _save(checkpoints, learner, config, ledger, feed, recorder)
@@ -101,6 +96,14 @@ def run(
         recorder.result(result)
     forget_checkpoints(folder / CHECKPOINTS)  # nothing is left to resume
     return result
+
+
+def _stretch(learner: AnyLearner, feed: Feed, batches: int) -> Iterator[Step]:
+    """Learn a stretch of the stream. The learner sees the batches; their tasks stay with the feed, for the ledger."""
+    stretch = islice(feed, batches)
+    if isinstance(learner, Separate):  # the one that is told
+        return learner.learn_told((feed.origins[-1].task, batch) for batch in stretch)
+    return learner.learn_all(stretch)
 
 
 @dataclass

@@ -8,7 +8,7 @@ at a moment when its loss is a number. There is one copy: an expert is looked at
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from hge.events import Emit, ExpertRolledBack
 from hge.expert import Expert
 from hge.pool import ExpertPool
+from hge.switch import LossStats
 from hge.types import Batch
 
 KEEP_EVERY = 1_000
@@ -28,10 +29,8 @@ class Kept:
     """An expert when it was good."""
 
     tensors: dict[str, Tensor]
-    mean: float
-    deviation: float
-    """Of its loss."""
-    count: int
+    losses: LossStats
+    trained: int
     """Batches on which it had been trained."""
 
 
@@ -43,7 +42,7 @@ class Guard:
         self.emit = emit
         self.expert: Expert | None = None
         """The one that was trained last."""
-        self.kept = Kept({}, 0.0, 0.0, 0)
+        self.kept = Kept({}, LossStats(), 0)
 
     def loss(self, expert: Expert, batch: Batch, step: int, now: int) -> float:
         """Return the expert's loss on a batch; if that is not a number and the expert is to blame, after a rollback."""
@@ -81,8 +80,8 @@ class Guard:
         """Return on how many batches the expert may be trained before a copy is due."""
         if expert is not self.expert:
             return KEEP_EVERY
-        due = self.kept.count + min(max(self.kept.count, 1), KEEP_EVERY)
-        return max(0, due - expert.losses.count)
+        due = self.kept.trained + min(max(self.kept.trained, 1), KEEP_EVERY)
+        return max(0, due - expert.batches_trained)
 
     def _keep(self, expert: Expert, now: int) -> bool:
         """Copy the expert; or roll it back, where its loss does not show that sums or statistics are no numbers."""
@@ -94,17 +93,16 @@ class Guard:
         return True
 
     def _copy(self, expert: Expert, state: dict[str, Tensor]) -> None:
-        losses = expert.losses
-        self.kept = Kept(state, losses.mean, losses.deviation, losses.count)
+        self.kept = Kept(state, replace(expert.losses), expert.batches_trained)
 
     def _roll_back(self, expert: Expert, now: int) -> None:
-        losses, kept = expert.losses, self.kept
-        self.emit(ExpertRolledBack(now, expert.id, losses.count - kept.count))
+        kept, undone = self.kept, expert.losses.count - self.kept.losses.count
+        self.emit(ExpertRolledBack(now, expert.id, undone))
         self.pool.load_state(expert.id, kept.tensors)
-        losses.mean, losses.deviation = kept.mean, kept.deviation
-        # It is another expert than a moment ago, and this number tells two states of an expert apart.
-        losses.count += 1
-        kept.count = losses.count
+        expert.losses = replace(kept.losses)
+        # One more than was undone: it is another expert than a moment ago.
+        expert.undone += undone + 1
+        kept.trained = expert.batches_trained
 
 
 def _finite(tensors: dict[str, Tensor]) -> bool:

@@ -18,7 +18,7 @@ from hge.joint import Joint, Reader
 from hge.learner import Learner
 from hge.promotion import Organisation, Probation, WindowedOrganisation
 from hge.settling import Margin, Margins, Reach, SettlingOrganisation
-from hge.switch import RecentEntry
+from hge.switch import LossStats, RecentEntry
 from hge.training import check_state
 from hge.types import Batch
 
@@ -50,6 +50,7 @@ def take(learner: Learner) -> Snapshot:
             {
                 "batches": e.batches_trained,
                 "losses": asdict(e.losses),
+                "undone": e.undone,
                 "seen": e.replay.seen,
                 "remembered": [kept.step for kept in e.replay.kept],
             }
@@ -90,7 +91,7 @@ def _restore(learner: Learner, snapshot: Snapshot) -> None:
     for expert, own, fact in zip(learner.experts, snapshot.experts, facts["experts"], strict=True):
         state = {name.removeprefix("pool."): t for name, t in own.items() if name.startswith("pool.")}
         learner.pool.load_state(expert.id, state)
-        vars(expert.losses).update(fact["losses"])
+        expert.losses, expert.undone = LossStats(**fact["losses"]), fact["undone"]
         expert.replay.seen = fact["seen"]
         batches = [_get(own, f"replay.{place}", device) for place in range(len(fact["remembered"]))]
         expert.replay.kept = [Remembered(s, b) for s, b in zip(fact["remembered"], batches, strict=True)]
@@ -117,7 +118,7 @@ def _guard(guard: Guard, tensors: dict[str, Tensor]) -> dict[str, Any] | None:
         return None
     kept = guard.kept
     tensors |= {f"kept.{name}": tensor.cpu().contiguous() for name, tensor in kept.tensors.items()}
-    return {"expert": guard.expert.id, "mean": kept.mean, "deviation": kept.deviation, "count": kept.count}
+    return {"expert": guard.expert.id, "losses": asdict(kept.losses), "trained": kept.trained}
 
 
 def _restore_guard(learner: Learner, facts: dict[str, Any] | None, tensors: Mapping[str, Tensor]) -> None:
@@ -126,7 +127,7 @@ def _restore_guard(learner: Learner, facts: dict[str, Any] | None, tensors: Mapp
     kept = {name.removeprefix("kept."): tensor for name, tensor in tensors.items() if name.startswith("kept.")}
     check_state(kept, learner.pool.state(facts["expert"]))
     learner.guard.expert = learner.experts[facts["expert"]]
-    learner.guard.kept = Kept(kept, facts["mean"], facts["deviation"], facts["count"])
+    learner.guard.kept = Kept(kept, LossStats(**facts["losses"]), facts["trained"])
 
 
 def _organisation(organisation: Organisation, tensors: dict[str, Tensor]) -> dict[str, Any]:

@@ -87,7 +87,9 @@ def run_command(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with a run that was cut off, from its last checkpoint.")
     ] = False,
-    checkpoint_every: Annotated[int, typer.Option(min=0, help="Batches between checkpoints; 0: none.")] = 2_000,
+    checkpoint_every: Annotated[
+        int, typer.Option(min=0, help="Batches between checkpoints; 0: none. One that cannot be written is a warning.")
+    ] = 2_000,
 ) -> None:
     """Run a scenario and write config.json, events.jsonl, trace.csv, result.json and report.html."""
     config = build_config(scenario, method, recipe, epochs_scale=epochs_scale)

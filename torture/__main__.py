@@ -22,7 +22,7 @@ from torture.soak import torture_soak
 
 SEED = 20
 KILL_SEEDS = (0, 1, 2)
-EXAMPLES, FLIPS = 12_000, 6_000
+EXAMPLES, FLIPS = 14_000, 6_000
 SOAK, SOAK_EVERY = 200_000, 2_000
 EXPERTS, TURNS = 10, 7
 
@@ -54,7 +54,7 @@ def main() -> int:
         begun = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             found = PARTS[name](Path(folder))
-        report[name] = found | {"seconds": round(time.monotonic() - begun, 1), "environment": environment()}
+        report[name] = found | {"total_seconds": round(time.monotonic() - begun, 1), "environment": environment()}
         write_json(arguments.out, report)
     complaints = [text for name in report for text in complaints_of(name, report[name])]
     print("\n".join(complaints) or "All of it was survived.")

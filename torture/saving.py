@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,9 +35,13 @@ def torture_saving(folder: Path, experts: int, turns: int, tell: Tell, every: in
             pass
         position[id(population)] += every
 
+    writing: list[float] = []
+
     def with_checkpoint() -> None:
         stretch(saved)
+        started = time.perf_counter()
         checkpoints.write(take(saved.learner), {})
+        writing.append(round(time.perf_counter() - started, 3))
 
     contenders = {"without": lambda: stretch(plain), "with": with_checkpoint}
     take_turns(contenders, 1, "cpu")  # the first checkpoint writes the idle experts, too
@@ -48,6 +53,7 @@ def torture_saving(folder: Path, experts: int, turns: int, tell: Tell, every: in
         "experts": experts,
         "checkpoint_every": every,
         "seconds": {name: [round(s, 3) for s in own] for name, own in seconds.items()},
+        "seconds_in_checkpoints": writing[-turns:],
         "cost_percent": {name: round(100 * getattr(cost, name), 3) for name in ("median", "low", "high")},
         "checkpoint_bytes": sum(path.stat().st_size for path in folder.iterdir()),
         "criterion": "the median costs less than 5 %",

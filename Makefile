@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help demo test check format clean
+.PHONY: help demo test torture check format clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -14,6 +14,9 @@ demo: $(INSTALLED)  ## learn Split Digits from an unlabelled stream and write ru
 
 test: $(INSTALLED) check  ## every check and every test
 	$(VENV)/bin/pytest -n 2
+
+torture: $(INSTALLED)  ## kills, bad inputs, flipped bytes, a long life: about half an hour; writes results/torture.json
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m torture
 
 check: $(INSTALLED)  ## format, lint, types, layers
 	$(VENV)/bin/ruff format --check .

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hge import GatedExperts
 from hge.checkpoint import CheckpointError, Checkpoints, read_checkpoint
 from hge.snapshot import Snapshot, restore, take
 from test_snapshot import BATCHES, learner_of
@@ -115,6 +117,29 @@ def test_a_manifest_from_elsewhere_is_refused(mine: Path, change: dict[str, obje
         path.write_text(json.dumps({"sha256": _digest(_canonical(body)), "body": body}))
     with pytest.warns(UserWarning, match="trying"), pytest.raises(CheckpointError, match=message):
         read_checkpoint(mine)
+
+
+@pytest.mark.filterwarnings("ignore:.*trying the checkpoint before it")
+def test_a_manifest_that_lacks_something_is_refused_whatever_it_is(tmp_path: Path) -> None:
+    """Written by somebody who knows how to make the checksum right."""
+    from hge.checkpoint import _canonical, _digest
+
+    rows = torch.rand(100, 6, generator=torch.Generator().manual_seed(0))
+    model = GatedExperts(class_capacity=4, organisation="tree").partial_fit(rows, (rows[:, 0] > 0.5).long())
+    model.save(tmp_path)
+    path = next(tmp_path.glob("*.json"))
+    body = json.loads(path.read_text())["body"]
+    for part in ("learner", "facts"):
+        for name in body[part]:
+            lacking = body | {part: {k: v for k, v in body[part].items() if k != name}}
+            path.write_text(json.dumps({"sha256": _digest(_canonical(lacking)), "body": lacking}))
+            with pytest.raises(ValueError, match=rf"'{name}'.*missing|expected a saved model"):
+                GatedExperts.load(tmp_path)
+            for value in (None, "x", -7):
+                odd = body | {part: body[part] | {name: value}}
+                path.write_text(json.dumps({"sha256": _digest(_canonical(odd)), "body": odd}))
+                with suppress(ValueError):  # and nothing else
+                    GatedExperts.load(tmp_path)
 
 
 def test_another_life_in_the_same_folder_changes_nothing_of_the_old_one(tmp_path: Path) -> None:

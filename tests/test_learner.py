@@ -68,6 +68,9 @@ class ScriptedPool:
         self.calls.append(f"train {expert}")
         return loss
 
+    def state(self, expert: int, *, on_host: bool = True) -> dict[str, torch.Tensor]:
+        return {}
+
     def scores(self, experts: Sequence[int], x: torch.Tensor, *, batch_statistics: bool) -> FloatArray:
         self.score_calls.append(tuple(experts))
         self.calls += [f"scores {expert}" for expert in experts]

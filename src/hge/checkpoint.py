@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from hge.snapshot import Snapshot
 
-SCHEMA = 1
+SCHEMA = 2
 KEEP = 2
 """Checkpoints that are kept."""
 
@@ -55,6 +56,18 @@ class Checkpoints:
         _write(path, json.dumps({"sha256": _digest(_canonical(body)), "body": body}).encode())
         _forget_older(self.folder, self.keep, path)
         return path
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Say whether a checkpoint was ever finished there."""
+    return bool(_manifests(folder))
+
+
+def forget_checkpoints(folder: Path) -> None:
+    """Delete all checkpoints; cut off in the middle, none is left that lacks a file."""
+    for manifest in _manifests(folder):
+        manifest.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def read_checkpoint(folder: Path) -> tuple[Snapshot, dict[str, Any]]:
@@ -126,11 +139,15 @@ def _write_tensors(folder: Path, stem: str, tensors: Mapping[str, Tensor]) -> di
 def _write(path: Path, content: bytes) -> None:
     """Write all or nothing, whatever happens meanwhile."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # where the disk is full, its room is needed
+        raise
     directory = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(directory)

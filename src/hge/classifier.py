@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -15,8 +16,10 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import validate_data
 
 from hge.answer import Answerer, Routing
-from hge.config import LearnerConfig, OptimiserConfig, Precision, ScoreConfig
-from hge.events import Event
+from hge.assembly import assemble
+from hge.checkpoint import CheckpointError
+from hge.config import OnBadBatch, Precision
+from hge.events import BatchSkipped, Event
 from hge.gate import FloatArray, IntArray, Routes, Tree
 from hge.inputs import (
     FloatRows,
@@ -24,38 +27,38 @@ from hge.inputs import (
     check_choice,
     check_count,
     check_labels,
-    check_networks,
     check_rows,
     check_shape,
     check_targets,
-    pick_factory,
     read_classes,
     read_seed,
 )
 from hge.keys import Keys
-from hge.learner import Learner
-from hge.nets import AUTOENCODERS, NETS, AutoencoderFactory, NetFactory, Shape
-from hge.pool import EagerPool, PoolSpec, resolve_device
+from hge.nets import AutoencoderFactory, NetFactory, Shape
 from hge.saving import read_model, save_model, waiting_rows
 from hge.snapshot import Snapshot, restore
-from hge.stacked import StackedPool
+from hge.turns import in_turn, lock_of
 from hge.types import Batch
 
 Rows = Any
 """What scikit-learn takes for X and y, or a torch tensor."""
 
 EVENTS_KEPT = 1000
+BATCHES_PER_TURN = 64
+"""Batches after which `partial_fit` lets other threads in; what they see is a state between two batches."""
 
 
 class RecentEvents:
-    """Keeps the last events that it is called with."""
+    """Keeps the last events that it is called with, and counts skipped batches."""
 
-    def __init__(self) -> None:
+    def __init__(self, skipped: int = 0) -> None:
         self.kept: deque[Event] = deque(maxlen=EVENTS_KEPT)
+        self.skipped = skipped
 
     def __call__(self, event: Event) -> None:
         """Keep the event; the oldest one goes."""
         self.kept.append(event)
+        self.skipped += isinstance(event, BatchSkipped)
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     Rows are learned in the order in which they come: the order is the stream. Nobody says where one task ends and
     the next begins. Parameters that are changed after the first rows take effect at the next `fit`; `routing` and
-    `batch_size` at once.
+    `batch_size` at once. Threads may share a model: each call sees it between two batches, and they take turns.
 
     Parameters
     ----------
@@ -104,6 +107,9 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Ask all experts (GE); or go through a tree (HGE), ours or the paper's.
     max_experts : int
         No more experts than this; a new task then goes to the expert that knows it best, which may forget. 0: no limit.
+    on_bad_batch : {"raise", "skip"}
+        What `partial_fit` does with rows that cannot be learned (NaN, another shape, unknown labels, none at all): an
+        error, or an event. Either way nothing changes. A wrong parameter is always an error.
     epsilon, review, review_threshold, promotion_window, promotion_rate, sticky, newcomers_answer
         See `hge.config.LearnerConfig`.
     components, kl_weight
@@ -128,6 +134,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     experts_, n_experts_ : the experts, promoted and on probation.
     tree_ : the gate's tree of promoted experts.
     events_ : the last decisions, oldest first.
+    batches_skipped_ : calls of `partial_fit` whose rows were bad and left out.
     n_features_in_ : inputs per row.
 
     Examples
@@ -162,6 +169,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         class_capacity: int = 64,
         organisation: Literal["flat", "tree", "lca"] = "flat",
         max_experts: int = 0,
+        on_bad_batch: OnBadBatch = "raise",
         epsilon: float = 4.0,
         review: bool = True,
         review_threshold: float = 20.0,
@@ -192,6 +200,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.class_capacity = class_capacity
         self.organisation = organisation
         self.max_experts = max_experts
+        self.on_bad_batch = on_bad_batch
         self.epsilon = epsilon
         self.review = review
         self.review_threshold = review_threshold
@@ -211,33 +220,42 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.idle_on_host = idle_on_host
         self.random_state = random_state
 
+    @in_turn
     def fit(self, X: Rows, y: Rows) -> GatedExperts:
         """Forget everything, then learn the rows as one stream, `epochs` times over."""
         x = check_rows(self, X, reset=True)
         labels = check_targets(y, x)
         epochs = check_count("epochs", self.epochs)
-        self._start(X, x, labels, np.unique(labels), closed=False)
+        capacity = check_count("class_capacity", self.class_capacity)
+        classes = check_labels(labels, np.unique(labels), closed=False, capacity=capacity)
+        self._start(X, x, classes, closed=False, events=RecentEvents())
         for _ in range(epochs):
             self._learn(x, labels)
         return self.flush()
 
+    @in_turn
     def partial_fit(self, X: Rows, y: Rows, classes: Rows = None) -> GatedExperts:
         """Learn the rows as the next part of the stream.
 
         `classes`, all labels that will ever come, is optional: it fixes the columns of `predict_proba` and makes any
         other label an error. What is learned is the same with and without it.
         """
-        x = check_rows(self, X, reset=not self._started)
-        labels = check_targets(y, x)
-        known = None if classes is None else read_classes(classes)
+        policy = check_choice("on_bad_batch", self.on_bad_batch, get_args(OnBadBatch))
+        check_count("batch_size", self.batch_size)
+        capacity = self._capacity if self._started else check_count("class_capacity", self.class_capacity)
+        listed = None if classes is None else read_classes(classes)
+        if self._started and listed is not None and not np.array_equal(listed, self.classes_):
+            raise ValueError("classes: got others than those known so far, expected the same or None")
+        try:
+            x, labels, known = self._read(X, y, listed, capacity)
+        except (ValueError, TypeError) as error:
+            if policy == "raise":
+                raise
+            self._skip(error)
+            return self
         if not self._started:
-            self._start(X, x, labels, np.unique(labels) if known is None else known, closed=known is not None)
-        else:
-            check_shape(x, self.input_shape_)
-            check_count("batch_size", self.batch_size)
-            if known is not None and not np.array_equal(known, self.classes_):
-                raise ValueError("classes: got others than those known so far, expected the same or None")
-            self.classes_ = check_labels(labels, self.classes_, closed=self._closed, capacity=self._capacity)
+            self._start(X, x, known, closed=listed is not None, events=self._events_so_far())
+        self.classes_ = known
         self._learn(x, labels)
         return self
 
@@ -247,6 +265,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.partial_fit(X, y)
         return self
 
+    @in_turn
     def flush(self) -> GatedExperts:
         """Learn the rows that wait for a full batch, as a shorter one."""
         self._check_started()
@@ -254,6 +273,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._learner.end_stream()
         return self
 
+    @in_turn
     def save(self, path: str | Path) -> None:
         """Write the model to a folder, from which `load` can go on; the state before it is kept, too."""
         self._check_started()
@@ -266,16 +286,21 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Your own networks are not saved, only their weights: give the factories again (`net=…`, `autoencoder=…`).
         """
         snapshot, facts = read_model(Path(path))
-        model = cls(**facts["parameters"] | changed)
-        model._become(snapshot, facts)
+        try:
+            model = cls(**facts["parameters"] | changed)
+            model._become(snapshot, facts)
+        except (KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
+            raise CheckpointError(f"{path}: {error!r} is missing or of the wrong kind") from error
         return model
 
+    @in_turn
     def predict(self, X: Rows) -> Labels:
         """Return the label of each row, as its expert sees it."""
         probabilities = self.predict_proba(X)
         labels: Labels = self.classes_[probabilities.argmax(axis=1)]
         return labels
 
+    @in_turn
     def predict_proba(self, X: Rows) -> FloatArray:
         """Return [rows, classes_]: the chosen expert's probabilities; 0 for a class that has not come yet."""
         x, routes = self._route(X)
@@ -287,18 +312,21 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             result[:, columns] = self._answerer.probabilities(x, routes, len(columns))
         return result
 
+    @in_turn
     def predict_expert(self, X: Rows) -> tuple[IntArray, FloatArray]:
         """Return the expert of each row, and how sure the gate is of it (0 to 1)."""
         x, routes = self._route(X)
         confidence = self._answerer.confidence(routes)
         return np.broadcast_to(routes.expert, len(x)).copy(), np.broadcast_to(confidence, len(x)).copy()
 
+    @in_turn
     def predict_unknown(self, X: Rows) -> FloatArray:
         """Return, for each row, how little it is like anything learned; higher is stranger. Needs `joint`."""
         x, _ = self._route(X)
         return self._answerer.unknown(x)
 
     @property
+    @in_turn
     def experts_(self) -> list[ExpertSummary]:
         """The experts, in order of creation."""
         self._check_started()
@@ -314,16 +342,26 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return len(self.experts_)
 
     @property
+    @in_turn
     def tree_(self) -> Tree:
         """The gate's tree of promoted experts."""
         self._check_started()
         return self._learner.tree
 
     @property
+    @in_turn
     def events_(self) -> list[Event]:
         """The last decisions, oldest first."""
         self._check_started()
         return list(self._events.kept)
+
+    @property
+    def batches_skipped_(self) -> int:
+        """Calls of `partial_fit` whose rows were bad and left out."""
+        return self._events_so_far().skipped
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_lock"}
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._started and self._learner.steps > 0
@@ -340,7 +378,8 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Take over the state of a saved model."""
         kind, labels = facts["classes"]
         classes, shape = np.array(labels, dtype=np.dtype(kind)), tuple(facts["input_shape"])
-        self._build(np.zeros((1, *shape), dtype=np.float32), facts["capacity"], Keys(facts["seed"]))
+        events = RecentEvents(facts["skipped"])
+        self._build(np.zeros((1, *shape), dtype=np.float32), facts["capacity"], Keys(facts["seed"]), events)
         restore(self._learner, snapshot)
         self._outputs = {label: int(output) for label, output in facts["outputs"]}
         self._closed, self._waiting = facts["closed"], waiting_rows(snapshot)
@@ -348,53 +387,37 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if facts["feature_names"]:
             self.feature_names_in_ = np.array(facts["feature_names"], dtype=object)
 
-    def _start(self, X: Rows, x: FloatRows, labels: Labels, classes: Labels, *, closed: bool) -> None:
+    def _read(self, X: Rows, y: Rows, listed: Labels | None, capacity: int) -> tuple[FloatRows, Labels, Labels]:
+        """Return rows, labels, and all classes known from now on; raise an error that says what cannot be learned."""
+        x = check_rows(self, X, reset=not self._started)
+        labels = check_targets(y, x)
+        if self._started:
+            check_shape(x, self.input_shape_)
+            known, closed = self.classes_, self._closed
+        else:
+            known, closed = np.unique(labels) if listed is None else listed, listed is not None
+        return x, labels, check_labels(labels, known, closed=closed, capacity=capacity)
+
+    def _skip(self, error: Exception) -> None:
+        """Leave out a bad batch, and say so."""
+        self._events = self._events_so_far()
+        self._events(BatchSkipped(self._learner.steps if self._started else 0, str(error).partition("\n")[0]))
+
+    def _events_so_far(self) -> RecentEvents:
+        """Return the events; bad batches may have come before anything was learned."""
+        return self._events if hasattr(self, "_events") else RecentEvents()
+
+    def _start(self, X: Rows, x: FloatRows, classes: Labels, *, closed: bool, events: RecentEvents) -> None:
         """Build an untrained learner for rows like these; what can fail fails before anything is replaced."""
         check_count("batch_size", self.batch_size)
-        capacity = check_count("class_capacity", self.class_capacity)
-        check_labels(labels, classes, closed=closed, capacity=capacity)
-        self._build(x, capacity, Keys(read_seed(self.random_state)))
+        self._build(x, check_count("class_capacity", self.class_capacity), Keys(read_seed(self.random_state)), events)
         validate_data(self, X, reset=True, skip_check_array=True)  # remembers the number and names of the features
         self._outputs = {}
         self._closed, self._waiting, self.classes_ = closed, _no_rows(x.shape[1:]), classes
 
-    def _build(self, x: FloatRows, capacity: int, keys: Keys) -> None:
+    def _build(self, x: FloatRows, capacity: int, keys: Keys, events: RecentEvents) -> None:
         """Build an untrained learner for rows like these, and only then replace an older one."""
-        score_name = check_choice("gate_score", self.gate_score, ("subspace", "class-subspace", "autoencoder"))
-        if self.mixture and not self.joint:
-            raise ValueError("mixture: got True, expected joint=True beside it")
-        optimiser = check_choice("optimiser", self.optimiser, ("sgd", "adam"))
-        precision = check_choice("precision", self.precision, get_args(Precision))
-        check_choice("pool", self.pool, ("auto", "eager", "stacked"))
-        spec = PoolSpec(
-            x.shape[1:],
-            capacity,
-            pick_factory("net", self.net, NETS),
-            pick_factory("autoencoder", self.autoencoder, AUTOENCODERS),
-            ScoreConfig(name=score_name, components=self.components, kl_weight=self.kl_weight),
-            OptimiserConfig(optimiser, self.lr, self.momentum, self.weight_decay),
-            precision,
-            bool(self.idle_on_host),
-        )
-        config = LearnerConfig(
-            organisation=check_choice("organisation", self.organisation, ("flat", "tree", "lca")),
-            max_experts=self.max_experts,
-            epsilon=self.epsilon,
-            review=self.review,
-            review_threshold=self.review_threshold,
-            promotion_window=self.promotion_window,
-            promotion_rate=self.promotion_rate,
-            sticky=self.sticky,
-            newcomers_answer=self.newcomers_answer,
-            joint=self.joint,
-        )
-        events = RecentEvents()
-        by_name = isinstance(self.net, str) and isinstance(self.autoencoder, str)
-        fast = self.pool == "stacked" or (self.pool == "auto" and by_name)
-        with torch.inference_mode(False):  # whatever the caller is in, the weights must be trainable
-            pool = (StackedPool if fast else EagerPool)(spec, keys, torch.device(resolve_device(self.device)))
-            learner = Learner(config, pool, keys, events)
-        check_networks(pool, capacity, x[:1])
+        learner = assemble(self, x, capacity, keys, events)
         self._learner, self._answerer, self._events = learner, Answerer(learner), events
         self._capacity, self.input_shape_ = capacity, x.shape[1:]
 
@@ -411,9 +434,11 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _learn_waiting(self, least: int) -> None:
         """Learn the waiting rows batch by batch, while there are at least so many; each leaves before it is learned."""
-        with torch.inference_mode(False), torch.enable_grad():
-            for _ in self._learner.learn_all(self._full_batches(least)):
-                pass
+        while len(self._waiting) >= least:
+            with torch.inference_mode(False), torch.enable_grad():
+                for _ in self._learner.learn_all(islice(self._full_batches(least), BATCHES_PER_TURN)):
+                    pass
+            lock_of(self).let_others_in()
         self._waiting = Batch(self._waiting.x.clone(), self._waiting.y.clone())
 
     def _full_batches(self, least: int) -> Iterator[Batch]:

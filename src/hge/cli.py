@@ -75,21 +75,28 @@ def run_command(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
     pool: Annotated[str, typer.Option(help="auto, eager (the plain reference), stacked (the fast one).")] = "auto",
     precision: Annotated[str, typer.Option(help="fp32, tf32, bf16: of products on a GPU.")] = "fp32",
+    on_bad_batch: Annotated[
+        str, typer.Option(help="raise or skip: a batch with NaN, of a wrong shape or with unknown labels.")
+    ] = "raise",
     data: DataFolder = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the run's files.  [default: runs/NAME]")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: learner.epsilon=5."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was cut off.")] = False,
-    checkpoint_every: Annotated[int, typer.Option(min=0, help="Batches between checkpoints; 0: none.")] = 2_000,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a run that was cut off, from its last checkpoint.")
+    ] = False,
+    checkpoint_every: Annotated[
+        int, typer.Option(min=0, help="Batches between checkpoints; 0: none. One that cannot be written is a warning.")
+    ] = 2_000,
 ) -> None:
     """Run a scenario and write config.json, events.jsonl, trace.csv, result.json and report.html."""
     config = build_config(scenario, method, recipe, epochs_scale=epochs_scale)
     config = replace(config, seed=seed, device=resolve_device(device), mix=mix, visits=visits, blend=blend)
     config = config if tasks is None else replace(config, tasks=tasks)
     assignments = [f"score.name={score}"] if score else []
-    assignments += [f"routing={routing}", f"pool={pool}", f"precision={precision}"]
+    assignments += [f"routing={routing}", f"pool={pool}", f"precision={precision}", f"on_bad_batch={on_bad_batch}"]
     for assignment in [*assignments, *(set_ or [])]:
         config = override(config, assignment)
     folder = out or Path("runs") / f"{scenario}-{method}-{recipe}-{config.score.name}-seed{seed}"
@@ -237,6 +244,8 @@ def _result_table(config: RunConfig, result: dict[str, Any]) -> Table:
     table.add_row("switches found", str(result["switches_found"]))
     table.add_row("switches missed", str(result["switches_missed"]))
     table.add_row("switches false", str(result["switches_false"]))
+    if result["batches_skipped"]:
+        table.add_row("bad batches skipped", str(result["batches_skipped"]))
     table.add_row("delay", "–" if delay is None else f"{delay:.1f} batches")
     table.add_row("speed", f"{result['samples_per_second']:,.0f} samples/s")
     return table

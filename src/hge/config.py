@@ -15,6 +15,7 @@ LARGEST = 1e12
 """No setting is larger than this."""
 Method = Literal["ge", "ge-no-review", "hge", "organise", "tame", "separate"]
 Precision = Literal["fp32", "tf32", "bf16"]
+OnBadBatch = Literal["raise", "skip"]
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,8 @@ class RunConfig:
     """Tasks in the order of their visits, with a factor on the epochs: "0 1 0:0.5 2". Empty: each once."""
     blend: int = 0
     """Batches over which one visit fades into the next: a declared violation of the paper's hard boundaries."""
+    on_bad_batch: OnBadBatch = "raise"
+    """A batch with NaN, of a wrong shape or with unknown labels ends the run, which can be resumed; or is skipped."""
     seed: int = 0
     device: str = "cpu"
     pool: Literal["auto", "eager", "stacked"] = "auto"

@@ -73,6 +73,22 @@ class UpdateSkipped(Event):
 
 
 @dataclass(frozen=True)
+class ExpertRolledBack(Event):
+    """An expert's loss or weights were no longer numbers: it went back to its last good state."""
+
+    expert: int
+    batches: int
+    """Number of batches whose training was lost."""
+
+
+@dataclass(frozen=True)
+class BatchSkipped(Event):
+    """A bad batch came and was left out, as `on_bad_batch="skip"` says; nothing changed. `step` is that of the next."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class ExpertCreated(Event):
     """A task switch was detected: a new expert learned the set-aside batches and is on probation."""
 

@@ -49,8 +49,10 @@ class Expert:
     id: int
     losses: LossStats
     replay: Replay
+    undone: int = 0
+    """Batches whose training a rollback has undone, and rollbacks."""
 
     @property
     def batches_trained(self) -> int:
-        """Number of batches on which it was trained."""
-        return self.losses.count
+        """Number of batches on which it was trained, undone or not; no two states of it share a number."""
+        return self.losses.count + self.undone

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -16,12 +18,37 @@ from sklearn.utils.validation import check_array, check_X_y, validate_data
 
 from hge.nets import Shape
 from hge.pool import ExpertPool
+from hge.types import Batch
 
 FloatRows = npt.NDArray[np.float32]
 Labels = npt.NDArray[Any]
 
 LARGEST_INPUT = 1e15
 """Squares of larger values, summed over the inputs, leave float32."""
+
+
+def batch_fault(batch: Batch, shape: Shape, outputs: int, *, values: bool = True) -> str | None:
+    """Say what is wrong with a batch of a stream, if anything; `values` says whether its numbers are looked at, too.
+
+    >>> batch_fault(Batch(torch.zeros(2, 3), torch.tensor([0, 7])), (3,), outputs=5)
+    'y: got the labels 0 to 7, expected 0 to 4'
+    """
+    x, y = batch.x, batch.y
+    if x.shape[1:] != shape:
+        return f"X: got rows of shape {tuple(x.shape[1:])}, expected {shape}"
+    if x.dtype not in (torch.float32, torch.uint8) or y.dtype != torch.int64:
+        return f"X, y: got {x.dtype} and {y.dtype}, expected float32 or uint8, and int64"
+    if y.shape != x.shape[:1] or not len(y):
+        return f"X, y: got {len(x)} rows and labels of shape {tuple(y.shape)}, expected one label per row, and a row"
+    if not values:
+        return None
+    least, most = (int(label) for label in y.aminmax())
+    if least < 0 or most >= outputs:
+        return f"y: got the labels {least} to {most}, expected 0 to {outputs - 1}"
+    extremes = [float(value) for value in x.aminmax()]
+    if not all(abs(value) <= LARGEST_INPUT for value in extremes):  # NaN is not
+        return f"X: got values from {extremes[0]:g} to {extremes[1]:g}, expected at most {LARGEST_INPUT:g}, and no NaN"
+    return None
 
 
 def as_numpy(name: str, value: Any) -> Any:
@@ -37,11 +64,14 @@ def as_numpy(name: str, value: Any) -> Any:
 def check_rows(estimator: Any, X: Any, *, reset: bool) -> FloatRows:
     """Return X as float32 in memory of its own, so that the caller may go on changing his; raise if it is unusable."""
     X = as_numpy("X", X)
-    x = (
-        check_array(X, dtype=np.float32, allow_nd=True, input_name="X", estimator=estimator)
-        if reset
-        else validate_data(estimator, X, reset=False, dtype=np.float32, allow_nd=True)
-    )
+    with _naming("X"):
+        x = (
+            check_array(X, dtype=np.float32, allow_nd=True, input_name="X", estimator=estimator)
+            if reset
+            else validate_data(estimator, X, reset=False, dtype=np.float32, allow_nd=True)
+        )
+    if not x.size:
+        raise ValueError(f"X: got rows of shape {x.shape[1:]}, expected at least one input")
     largest = float(np.abs(x).max())
     if largest > LARGEST_INPUT:
         raise ValueError(
@@ -55,18 +85,31 @@ def check_targets(y: Any, x: FloatRows) -> Labels:
     y = as_numpy("y", y)
     if hasattr(y, "__len__") and getattr(y, "ndim", 1) > 0 and len(y) != len(x):
         raise ValueError(f"y: got {len(y)} labels for {len(x)} rows of X, expected one label per row")
-    _, labels = check_X_y(x, y, dtype=None, allow_nd=True, ensure_all_finite=False)  # looks at y only
-    if labels.dtype.kind not in "biufOUS":
-        raise ValueError(f"y: got labels of type {labels.dtype}, expected numbers or texts")
-    check_classification_targets(labels)
+    with _naming("y"):
+        _, labels = check_X_y(x, y, dtype=None, allow_nd=True, ensure_all_finite=False)  # looks at y only
+        if labels.dtype.kind not in "biufOUS":
+            raise ValueError(f"y: got labels of type {labels.dtype}, expected numbers or texts")
+        check_classification_targets(labels)
     found: Labels = labels
     return found
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Let an error that does not say which argument was wrong say it."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        if re.search(rf"\b{name}\b", str(error)):
+            raise
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{name}: {error}") from error
 
 
 def read_classes(classes: Any) -> Labels:
     """Return the distinct classes, sorted."""
     classes = as_numpy("classes", classes)
-    found: Labels = np.unique(np.asarray(sorted(classes) if isinstance(classes, (set, frozenset)) else classes))
+    with _naming("classes"):
+        found: Labels = np.unique(np.asarray(sorted(classes) if isinstance(classes, (set, frozenset)) else classes))
     if not len(found):
         raise ValueError("classes: got none, expected all labels that will come")
     return found

@@ -24,6 +24,7 @@ from hge.events import (
 )
 from hge.expert import Expert, Remembered, Replay
 from hge.gate import FloatArray, Routes, Tree
+from hge.guard import Guard
 from hge.keys import Keys
 from hge.pool import ExpertPool
 from hge.promotion import Organisation, WindowedOrganisation
@@ -80,6 +81,8 @@ class Learner:
         """R."""
         self.steps = 0
         self.last_used = 0
+        self.guard = Guard(pool, emit)
+        """Keeps the last good weights of the expert in training."""
         self._trained: list[tuple[int, int]] = []
         self._queried = 0
         self.evaluations = Counter[str]()
@@ -145,9 +148,11 @@ class Learner:
         """Return how many batches may pass before anything but training the expert in use can be due."""
         if expert.id in self.newcomers or expert.losses.count < 2 or not self.recent.calm:
             return 0
+        if expert is not self.guard.expert:
+            return 0  # it must be taken in hand first
         if not self.config.sticky and self.config.organisation != "flat":
             return 0  # the gate must be asked, and a tree answers to the host only
-        quiet = self.organisation.quiet(expert.id)
+        quiet = min(self.organisation.quiet(expert.id), self.guard.quiet(expert))
         if self.calibration is not None:
             quiet = min(quiet, self.calibration.quiet())
         return min(self.recent.until_outlier, quiet)
@@ -284,10 +289,12 @@ class Learner:
     def _look(self, expert: int, entry: RecentEntry[Batch]) -> Look:
         """Compare the batch's loss on an expert with the expert's bound; train nobody."""
         member = self.experts[expert]
-        return Look(member, self.pool.loss(expert, entry.batch, entry.step), member.losses.bound(self.config.epsilon))
+        loss = self.guard.loss(member, entry.batch, entry.step, self.steps)
+        return Look(member, loss, member.losses.bound(self.config.epsilon))
 
     def _train(self, expert: Expert, entry: RecentEntry[Batch]) -> None:
         """Train on a batch, now or after it waited in R; its loss joins the statistics, the batch the replay."""
+        self.guard.take(expert, self.steps)
         loss = self.pool.train(expert.id, entry.batch, entry.step)
         entry.expert = expert.id
         if isfinite(loss):
@@ -295,6 +302,7 @@ class Learner:
             self._trained.append((entry.step, expert.id))
         else:
             self.emit(UpdateSkipped(self.steps, expert.id, entry.step))
+            self.guard.mend(expert, self.steps)
         # An outlier that waited in R goes to the expert of its own time, which may no longer be in use.
         if entry.step == self.steps and expert.id != self.last_used:
             self.emit(ExpertChanged(self.steps, self.last_used, expert.id))

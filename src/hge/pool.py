@@ -90,8 +90,8 @@ class ExpertPool(Protocol):
     def evidence(self, expert: int, x: Tensor) -> Evidence:
         """Return all that the expert knows of the rows, each by itself: the joint score's inputs."""
 
-    def state(self, expert: int) -> dict[str, Tensor]:
-        """Return a copy, on the CPU, of all that the expert has learned, by name; the same names in every pool."""
+    def state(self, expert: int, *, on_host: bool = True) -> dict[str, Tensor]:
+        """Copy all that the expert has learned, by name, to the CPU or where it is; the same names in every pool."""
 
     def load_state(self, expert: int, tensors: Mapping[str, Tensor]) -> None:
         """Make an expert what `state` returned; raise a ValueError, before anything changed, if it does not fit."""
@@ -241,11 +241,11 @@ class EagerPool:
             features, logits = features_and_logits(member.net, x)
         return evidence_of(parts, logits, features)
 
-    def state(self, expert: int) -> dict[str, Tensor]:
+    def state(self, expert: int, *, on_host: bool = True) -> dict[str, Tensor]:
         """Copy the networks, the optimisers' states, and how much the score has seen."""
         pupil = self.members[expert].pupil
         counts = count_tensors(pupil.rows, pupil.rows_at_refresh)
-        return {n: portable(t) for n, t in self.members[expert].state.items()} | counts
+        return copied(self.members[expert].state, on_host=on_host) | counts
 
     @torch.no_grad()
     def load_state(self, expert: int, tensors: Mapping[str, Tensor]) -> None:
@@ -272,9 +272,11 @@ class EagerPool:
         return autocast(self.spec.precision, self.device)
 
 
-def portable(tensor: Tensor) -> Tensor:
-    """Return a copy on the CPU, in plain order."""
-    return tensor.detach().to("cpu", copy=True).contiguous()
+def copied(tensors: Mapping[str, Tensor], *, on_host: bool) -> dict[str, Tensor]:
+    """Return copies: on the CPU and in plain order, or as they are."""
+    if on_host:
+        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
 def count_tensors(rows: int, rows_at_refresh: int) -> dict[str, Tensor]:
@@ -294,7 +296,7 @@ def resolve_device(name: str) -> str:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         torch.empty(0, device=name)
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"device: got {name!r}, expected auto, cpu or a usable cuda device ({reason})") from None
     return name

@@ -7,7 +7,8 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -34,6 +35,9 @@ class RunRecorder:
     def __init__(self, folder: Path, config: RunConfig, resume_at: Mapping[str, int] | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
+        for name, length in (resume_at or {}).items():
+            if (found := (folder / name).stat().st_size) < length:
+                raise ValueError(f"{folder / name}: got {found} bytes, expected at least {length}; it was cut off")
         for stale in ("result.json", "report.html"):  # they would belong to another run
             (folder / stale).unlink(missing_ok=True)
         write_json(folder / "config.json", config.as_json())
@@ -47,8 +51,9 @@ class RunRecorder:
     def position(self) -> dict[str, int]:
         """Bring everything to the disk; return how long the files are."""
         for file in (self._events, self._trace_file):
-            file.flush()
-            os.fsync(file.fileno())
+            with _named(file):
+                file.flush()
+                os.fsync(file.fileno())
         return {EVENTS: self._events.tell(), TRACE: self._trace_file.tell()}
 
     def __enter__(self) -> RunRecorder:
@@ -57,27 +62,26 @@ class RunRecorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._events.close()
-        self._trace_file.close()
+        for file in (self._events, self._trace_file):
+            with suppress(OSError) if error else _named(file):
+                file.close()
 
     def step(self, task: int, step: Step, events: Sequence[Event]) -> None:
         """Append a row to the trace, and its events. The task stands here for the reader; the learner never saw it."""
-        for event in events:
-            self._events.write(json.dumps(event.as_json()) + "\n")
-        self._trace.writerow(
-            (
-                step.step,
-                task,
-                step.expert,
-                f"{step.loss:.6g}",
-                f"{step.bound:.6g}",
-                int(step.set_aside),
-                step.queried,
-            )
-        )
+        self.events(events)
+        loss, bound = f"{step.loss:.6g}", f"{step.bound:.6g}"
+        with _named(self._trace_file):
+            self._trace.writerow((step.step, task, step.expert, loss, bound, int(step.set_aside), step.queried))
+
+    def events(self, events: Sequence[Event]) -> None:
+        """Append events."""
+        with _named(self._events):
+            for event in events:
+                self._events.write(json.dumps(event.as_json()) + "\n")
 
     def result(self, result: Mapping[str, Any]) -> None:
-        """Write the result; its presence says that the run came to its end."""
+        """Write the result; its presence says that the run came to its end, and everything else is on the disk."""
+        self.position()
         write_json(self.folder / "result.json", result)
 
 
@@ -89,6 +93,15 @@ def _open(path: Path, end: int | None) -> TextIO:
     file.truncate(end)
     file.seek(0, os.SEEK_END)
     return file
+
+
+@contextmanager
+def _named(file: TextIO) -> Iterator[None]:
+    """Say which file could not be written, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror}; --resume goes on from the last checkpoint", file.name) from None
 
 
 @dataclass(frozen=True)
@@ -134,8 +147,10 @@ def environment() -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON that a person can read too."""
-    path.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    """Write JSON that a person can read too, all of it or nothing."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    temporary.replace(path)
 
 
 def _read(path: Path, reader: Callable[[Path], Any]) -> Any:
@@ -155,7 +170,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _read_events(path: Path) -> list[dict[str, Any]]:
     events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     for event in events:
-        _ = event["event"], event["step"], event["expert"]
+        _ = event["event"], event["step"]
     return events
 
 

@@ -116,7 +116,7 @@ def story(record: RunRecord) -> list[dict[str, Any]]:
 
 
 def _sentence(event: dict[str, Any], before: list[dict[str, Any]]) -> str | None:
-    e = event["expert"]
+    e: Any = event.get("expert")
     match event["event"]:
         case "loss_reviewed":
             verdict = (
@@ -141,6 +141,11 @@ def _sentence(event: dict[str, Any], before: list[dict[str, Any]]) -> str | None
             return (
                 f"Expert {e} was promoted: on {event['rate']:.0%} of the batches that were compared its score was "
                 "lower than that of the expert to which they would have gone."
+            )
+        case "expert_rolled_back":
+            return (
+                f"Expert {e} was rolled back to its last good weights, {event['batches']} batches ago: its loss or its "
+                "weights were no longer numbers."
             )
         case "expert_unmasked":
             return (

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import time
-from collections import deque
+import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,14 @@ import torch
 from hge.answer import Answerer
 from hge.baselines.separate import Separate, ToldAnswers
 from hge.baselines.tame import Tame, TameAnswers
-from hge.checkpoint import Checkpoints, read_checkpoint
+from hge.checkpoint import Checkpoints, forget_checkpoints, has_checkpoint, read_checkpoint
 from hge.config import RunConfig
 from hge.data.catalogue import SCENARIOS, Request
 from hge.data.datasets import data_folder
 from hge.data.scenarios import Scenario, mix, revisit
 from hge.evaluate import Answers, Ledger, evaluate
 from hge.events import Emit, Event
+from hge.feed import Feed
 from hge.keys import Keys
 from hge.learner import Learner, Step
 from hge.nets import AUTOENCODERS, NETS
@@ -30,7 +30,6 @@ from hge.pool import EagerPool, ExpertPool, PoolSpec, resolve_device
 from hge.record import RunRecorder, environment
 from hge.snapshot import restore, take
 from hge.stacked import StackedPool
-from hge.types import Batch
 
 AnyLearner = Learner | Tame | Separate
 CHECKPOINTS = "checkpoints"
@@ -51,8 +50,9 @@ def run(
 ) -> dict[str, Any]:
     """Run `config` on the data sets in `data`, leave its files in `folder`; return what stands in result.json.
 
-    Every so many batches a checkpoint is written to `folder`/checkpoints (0: never). With `resume` a run that was cut
-    off goes on from its last one, as if nothing had happened.
+    Every so many batches a checkpoint is written to `folder`/checkpoints (0: never), and one before an error of the
+    stream is raised. With `resume` a run that was cut off goes on from its last one, as if nothing had happened. A
+    checkpoint that cannot be written is a warning; events that cannot be written end the run.
     """
     check(config)
     keys = Keys(config.seed)
@@ -60,60 +60,113 @@ def run(
     total = scenario.batches(config.batch_size, config.epochs)
     events: list[Event] = []
     learner = build_learner(config, scenario, keys, events.append)
-    ledger, resume_at, checkpoints = Ledger(), None, None
+    begin, checkpoints = Beginning(), None
     if isinstance(learner, Learner) and checkpoint_every:
         checkpoints = Checkpoints(folder / CHECKPOINTS)
     if resume:
-        ledger, resume_at = _go_on(config, folder, scenario, learner)
+        begin = _go_on(config, folder, scenario, learner)
     elif checkpoints:
-        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # of another run
-    rows, first = 0, learner.steps
-    with RunRecorder(folder, config, resume_at) as recorder:  # only now: what cannot be built leaves an older run alone
+        forget_checkpoints(folder / CHECKPOINTS)  # of another run
+    rows, ledger = 0, begin.ledger
+    # Only now: what cannot be built leaves an older run alone.
+    with RunRecorder(folder, config, begin.files) as recorder:
         started = time.perf_counter()
-        origins, batches = _apart(scenario.stream(config.batch_size, config.epochs, keys, start=first))
-        while not ledger.runaway and learner.steps < total:
-            # A checkpoint is taken between two stretches, when nothing is under way.
-            stretch = islice(batches, checkpoint_every if checkpoints else total)
-            if isinstance(learner, Separate):  # the one that is told
-                steps = learner.learn_told((origins[-1][0], batch) for batch in stretch)
-            else:
-                steps = learner.learn_all(stretch)
-            for step in steps:  # the learner sees the batches, the ledger the tasks
-                task, size = origins.popleft()
-                ledger.observe(task, step, events)
-                recorder.step(task, step, events)
+        feed = _feed(config, scenario, learner, begin)
+        while not ledger.runaway and not feed.ended and feed.position < total:
+            for step in _stretch(learner, feed, checkpoint_every if checkpoints else total):
+                origin = feed.origins.popleft()
+                ledger.observe(origin.task, step, events)
+                recorder.step(origin.task, step, [*origin.skipped, *events])
                 on_step(step, total, learner)
                 events.clear()
-                rows += size
+                rows += origin.rows
                 if ledger.runaway:
                     break
-            if checkpoints and isinstance(learner, Learner) and learner.steps < total and not ledger.runaway:
-                facts = {"config": config.as_json(), "ledger": ledger.as_json(), "files": recorder.position()}
-                checkpoints.write(take(learner), facts)
+            recorder.events(feed.take_pending())
+            # A checkpoint is taken between two stretches, when nothing is under way.
+            unfinished = feed.position < total or feed.error is not None
+            if checkpoints and isinstance(learner, Learner) and unfinished and not ledger.runaway:
+                _save(checkpoints, learner, config, ledger, feed, recorder)
         seconds = time.perf_counter() - started
+        _check_end(feed, learner, total, finished=ledger.runaway)
         learner.end_stream()
         result = _result(config, scenario, learner, ledger)
+        result |= {"batches_skipped": len(feed.skipped)}
         result |= {"samples_per_second": round(rows / seconds, 1), "protocol": protocol(config)}
         recorder.result(result)
-    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # nothing is left to resume
+    forget_checkpoints(folder / CHECKPOINTS)  # nothing is left to resume
     return result
 
 
-def _go_on(
-    config: RunConfig, folder: Path, scenario: Scenario, learner: AnyLearner
-) -> tuple[Ledger, dict[str, int] | None]:
+def _stretch(learner: AnyLearner, feed: Feed, batches: int) -> Iterator[Step]:
+    """Learn a stretch of the stream. The learner sees the batches; their tasks stay with the feed, for the ledger."""
+    stretch = islice(feed, batches)
+    if isinstance(learner, Separate):  # the one that is told
+        return learner.learn_told((feed.origins[-1].task, batch) for batch in stretch)
+    return learner.learn_all(stretch)
+
+
+@dataclass
+class Beginning:
+    """Where a run begins: at the beginning, or where its last checkpoint was taken."""
+
+    ledger: Ledger = field(default_factory=Ledger)
+    files: dict[str, int] | None = None
+    """How long the record's files were."""
+    skipped: list[int] = field(default_factory=list)
+    """Places in the stream of the bad batches that were skipped."""
+
+
+def _go_on(config: RunConfig, folder: Path, scenario: Scenario, learner: AnyLearner) -> Beginning:
     """Bring the learner to where the last checkpoint was taken; where there is none, begin at the beginning."""
     if not isinstance(learner, Learner):
         raise ValueError(f"resume: got method {config.method}, expected ge, ge-no-review or hge")
-    if not (folder / CHECKPOINTS).is_dir():
-        return Ledger(), None
+    if not has_checkpoint(folder / CHECKPOINTS):
+        return Beginning()
     snapshot, facts = read_checkpoint(folder / CHECKPOINTS)
-    if facts["config"] != config.as_json():
+    if facts.get("config") != config.as_json():
         raise ValueError(f"resume: got other settings than those of the run in {folder}, expected the same")
     restore(learner, snapshot)
+    skipped = set(facts["skipped"])
     schedule = scenario.schedule(config.batch_size, config.epochs, learner.keys)
-    tasks = [task for task, _ in islice(schedule, learner.steps)]
-    return Ledger.from_json(facts["ledger"], tasks), facts["files"]
+    draws = enumerate(islice(schedule, learner.steps + len(skipped)))
+    tasks = [task for place, (task, _) in draws if place not in skipped]
+    return Beginning(Ledger.from_json(facts["ledger"], tasks), facts["files"], facts["skipped"])
+
+
+def _feed(config: RunConfig, scenario: Scenario, learner: AnyLearner, begin: Beginning) -> Feed:
+    start = learner.steps + len(begin.skipped)
+    stream = scenario.stream(config.batch_size, config.epochs, Keys(config.seed), start=start)
+    return Feed(stream, scenario.shape, scenario.classes, config.on_bad_batch, learner.steps, begin.skipped)
+
+
+def _save(
+    checkpoints: Checkpoints, learner: Learner, config: RunConfig, ledger: Ledger, feed: Feed, recorder: RunRecorder
+) -> None:
+    """Write a checkpoint. If the disk is full, the run goes on without it, and the one before it stays."""
+    facts = {
+        "config": config.as_json(),
+        "ledger": ledger.as_json(),
+        "skipped": feed.skipped,
+        "files": recorder.position(),
+    }
+    try:
+        checkpoints.write(take(learner), facts)
+    except OSError as error:
+        text = (
+            f"checkpoint at batch {feed.position}: {error.strerror}; the run goes on, the checkpoint before it is kept"
+        )
+        warnings.warn(text, stacklevel=3)
+
+
+def _check_end(feed: Feed, learner: AnyLearner, total: int, *, finished: bool) -> None:
+    """Raise what the source raised, now that everything before it is safe."""
+    if feed.error is not None:
+        raise feed.error
+    if not learner.steps:
+        raise ValueError(f"stream: got {len(feed.skipped)} bad batches, expected at least one that is good")
+    if feed.position < total and not finished:
+        warnings.warn(f"the stream ended after {feed.position} of {total} batches", stacklevel=3)
 
 
 def check(config: RunConfig) -> None:
@@ -139,18 +192,6 @@ def build_scenario(config: RunConfig, keys: Keys, data: Path | None) -> Scenario
     if config.visits:
         scenario = revisit(scenario, config.visits)
     return replace(scenario, blend=config.blend)
-
-
-def _apart(stream: Iterator[tuple[int, Batch]]) -> tuple[deque[tuple[int, int]], Iterator[Batch]]:
-    """Part a stream's tasks from its batches; (task, rows) of a batch is there once the batch was taken."""
-    origins: deque[tuple[int, int]] = deque()
-
-    def batches() -> Iterator[Batch]:
-        for task, batch in stream:
-            origins.append((task, len(batch)))
-            yield batch
-
-    return origins, batches()
 
 
 def build_learner(config: RunConfig, scenario: Scenario, keys: Keys, emit: Emit) -> AnyLearner:

@@ -32,6 +32,7 @@ def save_model(model: Any, folder: Path) -> None:
         "features": model.n_features_in_,
         "feature_names": list(getattr(model, "feature_names_in_", ())),
         "seed": model._learner.keys.seed,
+        "skipped": model.batches_skipped_,
     }
     snapshot = take(model._learner)
     waiting = {"waiting.x": model._waiting.x.contiguous(), "waiting.y": model._waiting.y.contiguous()}

@@ -13,11 +13,13 @@ from torch import Tensor
 
 from hge.expert import Remembered
 from hge.gate import Tree
+from hge.guard import Guard, Kept
 from hge.joint import Joint, Reader
 from hge.learner import Learner
 from hge.promotion import Organisation, Probation, WindowedOrganisation
 from hge.settling import Margin, Margins, Reach, SettlingOrganisation
-from hge.switch import RecentEntry
+from hge.switch import LossStats, RecentEntry
+from hge.training import check_state
 from hge.types import Batch
 
 ARRAYS = ("mean", "scale", "weights", "bias")
@@ -48,6 +50,7 @@ def take(learner: Learner) -> Snapshot:
             {
                 "batches": e.batches_trained,
                 "losses": asdict(e.losses),
+                "undone": e.undone,
                 "seen": e.replay.seen,
                 "remembered": [kept.step for kept in e.replay.kept],
             }
@@ -57,6 +60,7 @@ def take(learner: Learner) -> Snapshot:
             "previous_expert": learner.recent.previous_expert,
             "entries": [[entry.step, entry.expert] for entry in learner.recent],
         },
+        "guard": _guard(learner.guard, tensors),
         "organisation": _organisation(learner.organisation, tensors),
         "calibration": _calibration(learner, tensors),
     }
@@ -72,15 +76,22 @@ def take(learner: Learner) -> Snapshot:
 
 
 def restore(learner: Learner, snapshot: Snapshot) -> None:
-    """Make a new learner with the same settings what the snapshot's was."""
-    facts, device = snapshot.facts, learner.pool.device
+    """Make a new learner with the same settings what the snapshot's was; raise a ValueError if it does not fit."""
     assert not learner.steps, "only a learner that has seen nothing can become another"
+    try:
+        _restore(learner, snapshot)
+    except (KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
+        raise ValueError(f"state: {error!r} is missing or of the wrong kind") from error
+
+
+def _restore(learner: Learner, snapshot: Snapshot) -> None:
+    facts, device = snapshot.facts, learner.pool.device
     while len(learner.experts) < len(facts["experts"]):
         learner._new_expert()
     for expert, own, fact in zip(learner.experts, snapshot.experts, facts["experts"], strict=True):
         state = {name.removeprefix("pool."): t for name, t in own.items() if name.startswith("pool.")}
         learner.pool.load_state(expert.id, state)
-        vars(expert.losses).update(fact["losses"])
+        expert.losses, expert.undone = LossStats(**fact["losses"]), fact["undone"]
         expert.replay.seen = fact["seen"]
         batches = [_get(own, f"replay.{place}", device) for place in range(len(fact["remembered"]))]
         expert.replay.kept = [Remembered(s, b) for s, b in zip(fact["remembered"], batches, strict=True)]
@@ -89,6 +100,7 @@ def restore(learner: Learner, snapshot: Snapshot) -> None:
     learner.recent.previous_expert = facts["recent"]["previous_expert"]
     for place, (step, who) in enumerate(facts["recent"]["entries"]):
         learner.recent.append(RecentEntry(step, _get(snapshot.tensors, f"recent.{place}", device), who))
+    _restore_guard(learner, facts["guard"], snapshot.tensors)
     _restore_organisation(learner.organisation, facts["organisation"], snapshot.tensors)
     _restore_calibration(learner, facts["calibration"], snapshot.tensors)
 
@@ -99,6 +111,23 @@ def _put(tensors: dict[str, Tensor], name: str, batch: Batch) -> None:
 
 def _get(tensors: Mapping[str, Tensor], name: str, device: torch.device) -> Batch:
     return Batch(tensors[f"{name}.x"], tensors[f"{name}.y"]).to(device)
+
+
+def _guard(guard: Guard, tensors: dict[str, Tensor]) -> dict[str, Any] | None:
+    if guard.expert is None:
+        return None
+    kept = guard.kept
+    tensors |= {f"kept.{name}": tensor.cpu().contiguous() for name, tensor in kept.tensors.items()}
+    return {"expert": guard.expert.id, "losses": asdict(kept.losses), "trained": kept.trained}
+
+
+def _restore_guard(learner: Learner, facts: dict[str, Any] | None, tensors: Mapping[str, Tensor]) -> None:
+    if facts is None:
+        return
+    kept = {name.removeprefix("kept."): tensor for name, tensor in tensors.items() if name.startswith("kept.")}
+    check_state(kept, learner.pool.state(facts["expert"]))
+    learner.guard.expert = learner.experts[facts["expert"]]
+    learner.guard.kept = Kept(kept, LossStats(**facts["losses"]), facts["trained"])
 
 
 def _organisation(organisation: Organisation, tensors: dict[str, Tensor]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from hge.gate import FloatArray
 from hge.graphs import Graphs, Mailbox, Side
 from hge.joint import Evidence
 from hge.keys import Keys
-from hge.pool import COUNTS, UNSUITABLE, PoolSpec, count_tensors, evidence_of, portable
+from hge.pool import COUNTS, UNSUITABLE, PoolSpec, copied, count_tensors, evidence_of
 from hge.residence import Residence
 from hge.switch import LossStats
 from hge.training import arithmetic, autocast, check_state, gradients, has_batch_norm, masked_step, mode_of
@@ -194,10 +194,10 @@ class StackedPool:
             features, logits = features_and_logits(self.home.visitor, x)
         return evidence_of(parts, logits, features)
 
-    def state(self, expert: int) -> dict[str, Tensor]:
+    def state(self, expert: int, *, on_host: bool = True) -> dict[str, Tensor]:
         """Copy the expert's memory and its gate, by name."""
         counts = count_tensors(self.rows[expert], self.rows_at_refresh[expert])
-        return {name: portable(tensor) for name, tensor in self.home.tensors(expert).items()} | counts
+        return copied(self.home.tensors(expert), on_host=on_host) | counts
 
     @torch.no_grad()
     def load_state(self, expert: int, tensors: Mapping[str, Tensor]) -> None:
@@ -208,6 +208,7 @@ class StackedPool:
             tensor.copy_(tensors[name])
         self.rows[expert], self.rows_at_refresh[expert] = (int(tensors[name]) for name in COUNTS)
         self.home.changed(expert)
+        self.refused = (-1, -1, nan)  # it was another expert's loss
 
     def memory(self) -> dict[str, int]:
         """Count the experts' memory, the slot and the visitor."""

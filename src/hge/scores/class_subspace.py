@@ -170,9 +170,12 @@ class StreamingSubspaces(nn.Module):
                 shift[None] * (old * new) ** 0.5 / count,
             ]
         )
+        products = (stacked @ stacked.T).double().cpu()
+        if not products.isfinite().all():
+            return  # rows so far away that their squares are no numbers
         # In double, since in single it may fail to converge where eigenvalues span many orders of magnitude; and on
         # the CPU, where a matrix this small is decomposed sooner.
-        values, vectors = (t.to(x.device) for t in torch.linalg.eigh((stacked @ stacked.T).double().cpu()))
+        values, vectors = (t.to(x.device) for t in torch.linalg.eigh(products))
         kept = self.variances.shape[1]
         top, left = values.flip(0)[:kept], vectors.flip(1)[:, :kept]
         found = top > 1e-12 * values[-1].clamp_min(1e-30)

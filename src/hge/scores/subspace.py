@@ -105,7 +105,6 @@ class SubspaceScore(Score):
     def refresh(self, rows: int) -> None:
         """Draw the model from the sums: a few power iterations from the last directions."""
         shift = self.total / rows
-        self.mean.copy_(self.centre + shift)
         covariance = torch.addr(self.products / rows, shift, shift, alpha=-1.0)
         total = covariance.trace()
         basis = torch.cat([self.basis, self.spare]).T
@@ -113,6 +112,9 @@ class SubspaceScore(Score):
             # With a little of what was there: the same directions, but never linearly dependent.
             basis = _orthonormal(covariance @ basis + (SMALLEST_SHARE * total).clamp_min(1e-12) * basis)
         small = basis.T @ covariance @ basis
+        if not small.isfinite().all():
+            return  # the sums have left the range of numbers; the model stays as it was
+        self.mean.copy_(self.centre + shift)
         # In double, since in single it may fail to converge where eigenvalues span many orders of magnitude; and on
         # the CPU, where a matrix this small is decomposed sooner.
         values, vectors = torch.linalg.eigh((small + small.T).double().cpu() / 2)

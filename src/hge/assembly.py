@@ -1,0 +1,62 @@
+"""From an estimator's parameters to its learner: every parameter is checked here."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import torch
+
+from hge.config import LearnerConfig, OptimiserConfig, Precision, ScoreConfig
+from hge.events import Emit
+from hge.inputs import FloatRows, check_choice, check_networks, pick_factory
+from hge.keys import Keys
+from hge.learner import Learner
+from hge.nets import AUTOENCODERS, NETS
+from hge.pool import EagerPool, PoolSpec, resolve_device
+from hge.stacked import StackedPool
+
+
+def assemble(model: Any, x: FloatRows, capacity: int, keys: Keys, emit: Emit) -> Learner:
+    """Return an untrained learner for rows like these, as the parameters of a `GatedExperts` say."""
+    if model.mixture and not model.joint:
+        raise ValueError("mixture: got True, expected joint=True beside it")
+    check_choice("pool", model.pool, ("auto", "eager", "stacked"))
+    spec, config = _spec(model, x, capacity), _config(model)
+    by_name = isinstance(model.net, str) and isinstance(model.autoencoder, str)
+    fast = model.pool == "stacked" or (model.pool == "auto" and by_name)
+    with torch.inference_mode(False):  # whatever the caller is in, the weights must be trainable
+        pool = (StackedPool if fast else EagerPool)(spec, keys, torch.device(resolve_device(model.device)))
+        learner = Learner(config, pool, keys, emit)
+    check_networks(pool, capacity, x[:1])
+    return learner
+
+
+def _spec(model: Any, x: FloatRows, capacity: int) -> PoolSpec:
+    score_name = check_choice("gate_score", model.gate_score, ("subspace", "class-subspace", "autoencoder"))
+    optimiser = check_choice("optimiser", model.optimiser, ("sgd", "adam"))
+    precision = check_choice("precision", model.precision, get_args(Precision))
+    return PoolSpec(
+        x.shape[1:],
+        capacity,
+        pick_factory("net", model.net, NETS),
+        pick_factory("autoencoder", model.autoencoder, AUTOENCODERS),
+        ScoreConfig(name=score_name, components=model.components, kl_weight=model.kl_weight),
+        OptimiserConfig(optimiser, model.lr, model.momentum, model.weight_decay),
+        precision,
+        bool(model.idle_on_host),
+    )
+
+
+def _config(model: Any) -> LearnerConfig:
+    return LearnerConfig(
+        organisation=check_choice("organisation", model.organisation, ("flat", "tree", "lca")),
+        max_experts=model.max_experts,
+        epsilon=model.epsilon,
+        review=model.review,
+        review_threshold=model.review_threshold,
+        promotion_window=model.promotion_window,
+        promotion_rate=model.promotion_rate,
+        sticky=model.sticky,
+        newcomers_answer=model.newcomers_answer,
+        joint=model.joint,
+    )

@@ -1,0 +1,75 @@
+"""One after the other: threads that share a model get their turns in the order in which they came."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class FairLock:
+    """A lock that goes to who has waited longest, so that nobody waits for ever; its owner may take it again.
+
+    Python's own locks are not fair: a thread that learns in a loop would take it again before a waiting one wakes up.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._waiting: deque[object] = deque()
+        self._owner: int | None = None
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        with self._changed:
+            if self._owner != me:
+                self._wait()
+                self._owner = me
+            self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._depth -= 1
+            if not self._depth:
+                self._owner = None
+                self._changed.notify_all()
+
+    def let_others_in(self) -> None:
+        """Let those go first who wait by now; the owner calls this where what the lock protects is in order."""
+        with self._changed:
+            if not self._waiting:
+                return
+            owner, depth, self._owner, self._depth = self._owner, self._depth, None, 0
+            self._changed.notify_all()
+            self._wait()
+            self._owner, self._depth = owner, depth
+
+    def _wait(self) -> None:
+        ticket = object()
+        self._waiting.append(ticket)
+        try:
+            self._changed.wait_for(lambda: self._owner is None and self._waiting[0] is ticket)
+        finally:  # a Ctrl-C must not leave a place in the queue that nobody takes
+            self._waiting.remove(ticket)
+            self._changed.notify_all()
+
+
+def lock_of(model: Any) -> FairLock:
+    """Return a model's lock, made when it is first needed: a model's constructor only takes down its parameters."""
+    lock: FairLock = vars(model).setdefault("_lock", FairLock())
+    return lock
+
+
+def in_turn(method: Method) -> Method:
+    """Let a method of a model run only while no other one of the same model does."""
+
+    @wraps(method)
+    def alone(self: Any, *arguments: Any, **named: Any) -> Any:
+        with lock_of(self):
+            return method(self, *arguments, **named)
+
+    return alone  # type: ignore[return-value]

@@ -1,0 +1,109 @@
+"""`make torture` in short: the same functions with small numbers."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hge.bench.population import Population, Subject
+from torture.__main__ import PARTS, complaints_of
+from torture.bad_inputs import torture_inputs
+from torture.flips import torture_flips
+from torture.kills import torture_kills
+from torture.saving import torture_saving
+from torture.soak import torture_soak
+
+ROOT = Path(__file__).parent.parent
+
+
+def ignore(line: str) -> None:
+    pass
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")
+def test_killed_three_times_and_no_byte_differs(tmp_path: Path) -> None:
+    found = torture_kills(tmp_path, ignore, [1], [("hge", "default")])
+    assert found["by_kind"] == {"random": 1, "probation": 1, "renaming": 1}
+    assert found["with_newcomers"] >= 1
+    assert not complaints_of("kills", found)
+
+
+def test_bad_inputs_are_told_and_change_nothing(tmp_path: Path) -> None:
+    found = torture_inputs(tmp_path, 500, 1, ignore)
+    assert found["examples"] >= 500
+    assert sum(count for name, count in found["outcomes"].items() if name.endswith("refused")) > 200
+    assert not complaints_of("inputs", found)
+
+
+def test_flipped_bytes_are_recognised(tmp_path: Path) -> None:
+    found = torture_flips(tmp_path, 150, 1, ignore)
+    assert found["outcomes"].keys() == {"refused", "before", "newest"}
+    assert not complaints_of("flips", found)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's figures")
+def test_a_long_life_takes_no_more_memory(tmp_path: Path) -> None:
+    found = torture_soak(tmp_path, 4_000, 400, 1, ignore)
+    assert (found["batches"], found["experts"], len(found["curve"])) == (4_000, 1, 10)
+    assert not complaints_of("soak", found)
+
+
+def test_the_cost_of_checkpoints_is_measured(tmp_path: Path) -> None:
+    found = torture_saving(tmp_path, experts=2, turns=1, tell=ignore, every=20)
+    assert found["checkpoint_bytes"] > 1_000_000
+    assert found["seconds"].keys() == {"with", "without"}
+
+
+def survival_table(report: dict[str, Any]) -> str:
+    kills, inputs, flips, soak = (report[name] for name in ("kills", "inputs", "flips", "soak"))
+    renamed = sum(kills["between_writing_and_renaming"].values())
+    settled = [memory / 2**20 for batches, memory in soak["curve"] if batches >= soak["batches"] / 10]
+    cost = report["saving"]["cost_percent"]
+    return "\n".join(
+        [
+            "| what | how much | what came of it |",
+            "|---|---|---|",
+            f"| kill -9, GE and HGE | {kills['kills']}, of them {kills['with_newcomers']} in a newcomer's probation, "
+            f"{kills['with_set_aside']} with batches set aside, {renamed} between writing and renaming "
+            f"| resumed from batch {min(kills['resumed_from'])} or later; {len(kills['differences'])} bytes differ |",
+            f"| bad inputs | {inputs['examples']:,} "
+            f"| {len(inputs['wrong'])} without a clear error or with a changed state |",
+            f"| checkpoint files with a flipped bit, or cut off | {flips['flips']:,} "
+            f"| {len(flips['wrong'])} unnoticed |",
+            f"| batches of one task | {soak['batches']:,} | {min(settled):.0f} to {max(settled):.0f} MiB, "
+            f"{soak['handles'][0]} to {max(soak['handles'])} open files |",
+            f"| a checkpoint every 2,000 batches, {report['saving']['experts']} experts | MLP, 28x28 "
+            f"| {cost['median']:.1f} % of the throughput ({cost['low']:.1f} to {cost['high']:.1f}) |",
+        ]
+    )
+
+
+def test_the_readme_shows_the_figures() -> None:
+    report = json.loads((ROOT / "results" / "torture.json").read_text())
+    assert survival_table(report) in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.parametrize("score", ["subspace", "autoencoder"])
+def test_the_documented_memory_of_an_expert(score: Any) -> None:
+    population = Population(Subject("mlp", "28x28", score, "cpu"))
+    size = population.learner.pool.memory()["bytes_per_expert"] / 2**20
+    assert f"| mlp, 28x28 | {score} | {size:.1f} MiB |" in (ROOT / "docs" / "survival.md").read_text()
+
+
+def test_what_stands_in_the_results_was_survived() -> None:
+    report = json.loads((ROOT / "results" / "torture.json").read_text())
+    assert report.keys() == PARTS.keys()
+    assert not [text for name in report for text in complaints_of(name, report[name])]
+    assert report["kills"]["kills"] >= 30
+    assert report["kills"]["with_newcomers"] >= 1 <= report["kills"]["with_set_aside"]
+    assert sum(report["kills"]["between_writing_and_renaming"].values()) >= 1
+    assert sum(n for name, n in report["inputs"]["outcomes"].items() if name.endswith("refused")) >= 10_000
+    assert report["flips"]["flips"] >= 5_000
+    assert report["soak"]["batches"] >= 200_000
+    assert report["soak"]["curve"][-1][0] == report["soak"]["batches"]
+    assert all(not part["environment"]["commit"].endswith("+") for part in report.values())

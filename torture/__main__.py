@@ -1,0 +1,77 @@
+"""`python -m torture`: everything, with progress; the figures land in results/torture.json."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hge.record import environment, write_json
+from torture.bad_inputs import torture_inputs
+from torture.flips import torture_flips
+from torture.kills import METHODS, torture_kills
+from torture.saving import torture_saving
+from torture.soak import torture_soak
+
+SEED = 20
+KILL_SEEDS = (0, 1, 2)
+EXAMPLES, FLIPS = 14_000, 6_000
+SOAK, SOAK_EVERY = 200_000, 2_000
+EXPERTS, TURNS = 10, 7
+
+Part = Callable[[Path], dict[str, Any]]
+PARTS: dict[str, Part] = {
+    "inputs": lambda folder: torture_inputs(folder, EXAMPLES, SEED, tell),
+    "flips": lambda folder: torture_flips(folder, FLIPS, SEED, tell),
+    "kills": lambda folder: torture_kills(folder, tell, KILL_SEEDS, METHODS),
+    "saving": lambda folder: torture_saving(folder, EXPERTS, TURNS, tell),
+    "soak": lambda folder: torture_soak(folder, SOAK, SOAK_EVERY, SEED, tell),
+}
+started = time.monotonic()
+
+
+def tell(line: str) -> None:
+    """Show progress."""
+    print(f"{time.monotonic() - started:6.0f} s  {line}", flush=True)
+
+
+def main() -> int:
+    """Run the parts that were asked for; return 1 if any of them found something."""
+    parser = argparse.ArgumentParser(prog="python -m torture", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all, if none is named")
+    parser.add_argument("--out", type=Path, default=Path("results/torture.json"))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    report = json.loads(arguments.out.read_text()) if arguments.parts and arguments.out.is_file() else {}
+    for name in arguments.parts or PARTS:
+        begun = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            found = PARTS[name](Path(folder))
+        report[name] = found | {"total_seconds": round(time.monotonic() - begun, 1), "environment": environment()}
+        write_json(arguments.out, report)
+    complaints = [text for name in report for text in complaints_of(name, report[name])]
+    print("\n".join(complaints) or "All of it was survived.")
+    return bool(complaints)
+
+
+def complaints_of(name: str, found: dict[str, Any]) -> list[str]:
+    """Return what must not be in a part's figures."""
+    complaints = [f"{name}: {text}" for text in found.get("wrong", []) + found.get("differences", [])]
+    if name == "kills":
+        complaints += [f"kills: resumed from {place}" for place in found["resumed_from"] if place <= 0]
+    if name == "soak" and not found["flat"]:
+        complaints.append(f"soak: memory grew by {found['growth_bytes']} bytes, handles {found['handles']}")
+    if name == "saving" and found["cost_percent"]["median"] >= 5:
+        complaints.append(f"saving: costs {found['cost_percent']['median']} %")
+    return complaints
+
+
+if __name__ == "__main__":
+    sys.exit(main())

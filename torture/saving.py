@@ -1,0 +1,60 @@
+"""What checkpoints cost: the same stream learned with and without them, in turns."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hge.bench.measure import Spread, take_turns
+from hge.bench.population import Population, Subject
+from hge.checkpoint import Checkpoints
+from hge.run import CHECKPOINT_EVERY
+from hge.snapshot import take
+
+Tell = Callable[[str], None]
+SUBJECT = Subject("mlp", "28x28", "subspace", "cpu")
+EPOCH = 200
+"""Batches of the task before its rows come again."""
+
+
+def torture_saving(folder: Path, experts: int, turns: int, tell: Tell, every: int = CHECKPOINT_EVERY) -> dict[str, Any]:
+    """Learn stretches of batches of 128 images the size of MNIST's, with a checkpoint after each and without."""
+    learners = [Population(SUBJECT) for _ in range(2)]
+    for population in learners:
+        population.grow(experts)
+    plain, saved = learners
+    checkpoints = Checkpoints(folder)
+    position = {id(population): 0 for population in learners}
+
+    task = plain.task(experts - 1, batches=EPOCH)
+
+    def stretch(population: Population) -> None:
+        for _ in population.learner.learn_all(task.batches(position[id(population)], every)):
+            pass
+        position[id(population)] += every
+
+    writing: list[float] = []
+
+    def with_checkpoint() -> None:
+        stretch(saved)
+        started = time.perf_counter()
+        checkpoints.write(take(saved.learner), {})
+        writing.append(round(time.perf_counter() - started, 3))
+
+    contenders = {"without": lambda: stretch(plain), "with": with_checkpoint}
+    take_turns(contenders, 1, "cpu")  # the first checkpoint writes the idle experts, too
+    seconds = take_turns(contenders, turns, "cpu")
+    cost = Spread.of(w / p - 1 for w, p in zip(seconds["with"], seconds["without"], strict=True))
+    tell(f"saving: {100 * cost.median:.2f} % of the throughput")
+    return {
+        "network": str(SUBJECT),
+        "experts": experts,
+        "checkpoint_every": every,
+        "seconds": {name: [round(s, 3) for s in own] for name, own in seconds.items()},
+        "seconds_in_checkpoints": writing[-turns:],
+        "cost_percent": {name: round(100 * getattr(cost, name), 3) for name in ("median", "low", "high")},
+        "checkpoint_bytes": sum(path.stat().st_size for path in folder.iterdir()),
+        "criterion": "the median costs less than 5 %",
+    }

@@ -1,0 +1,74 @@
+"""A long life without a task change: memory and file handles must not grow."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hge import GatedExperts
+
+Tell = Callable[[str], None]
+BATCH_SIZE = 16
+PER_CALL = 20
+"""Batches in one call of `partial_fit`."""
+WARM_UP = 0.1
+"""Share of the batches before the memory must be flat."""
+MOST_GROWTH = 8 << 20
+"""Bytes that a straight line through the curve may rise after the warm-up, all in all."""
+
+
+def torture_soak(folder: Path, batches: int, every: int, seed: int, tell: Tell) -> dict[str, Any]:
+    """Learn, save and predict; read memory and handles every so many batches."""
+    rng, model = np.random.default_rng(seed), GatedExperts(batch_size=BATCH_SIZE, class_capacity=4)
+    curve, handles, started = [], [], time.monotonic()
+    for learned in range(0, batches, PER_CALL):
+        if learned % every == 0 and learned:
+            model.save(folder)
+            model.predict(_rows(rng)[0])
+            curve.append((learned, _resident_bytes()))
+            handles.append(len(os.listdir("/proc/self/fd")))
+            if learned % (10 * every) == 0:
+                tell(f"soak: {learned} batches, {curve[-1][1] / 2**20:.1f} MiB, {handles[-1]} handles")
+        model.partial_fit(*_rows(rng))
+    curve.append((batches, _resident_bytes()))
+    handles.append(len(os.listdir("/proc/self/fd")))
+    growth = _growth(curve)
+    return {
+        "batches": model._learner.steps,
+        "rows_per_batch": BATCH_SIZE,
+        "seed": seed,
+        "experts": model.n_experts_,
+        "seconds": round(time.monotonic() - started, 1),
+        "curve": curve,
+        "handles": handles,
+        "growth_bytes": round(growth),
+        "criterion": f"a line fitted after the first {WARM_UP:.0%} rises by less than {MOST_GROWTH >> 20} MiB in all, "
+        "and no reading has more file handles than the first",
+        "flat": growth < MOST_GROWTH and max(handles) <= handles[0],
+    }
+
+
+def _rows(rng: np.random.Generator) -> tuple[Any, Any]:
+    """Return rows of the one task there is: four classes around four places."""
+    y = rng.integers(0, 4, BATCH_SIZE * PER_CALL)
+    x = rng.normal(0, 0.25, (len(y), 8)).astype(np.float32)
+    x[np.arange(len(y)), y] += 1
+    return x, y
+
+
+def _growth(curve: list[tuple[int, int]]) -> float:
+    settled = np.array([point for point in curve if point[0] >= WARM_UP * curve[-1][0]], dtype=float)
+    if len(settled) < 3:
+        return 0.0
+    slope = np.polyfit(settled[:, 0], settled[:, 1], 1)[0]
+    return float(slope * (settled[-1, 0] - settled[0, 0]))
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

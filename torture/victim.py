@@ -1,0 +1,136 @@
+"""A run that is killed at a certain kind of moment: `python -m torture.victim ORDER`, an order in JSON.
+
+It tells on standard output where it began, and what the state was when it died.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from hge.checkpoint import Checkpoints
+from hge.keys import Keys
+from hge.learner import Learner, Step
+from hge.recipes import build_config
+from hge.run import build_scenario, run
+from hge.snapshot import Snapshot
+from torture.digest import answers_digest, state_digest
+
+Kind = Literal["none", "random", "probation", "set-aside", "renaming"]
+
+
+@dataclass(frozen=True)
+class Order:
+    """Which run, and how it dies."""
+
+    folder: str
+    method: str
+    recipe: str
+    seed: int
+    kind: Kind = "none"
+    moment: int = 0
+    """Batches after the state that was waited for; for renaming, which of a checkpoint's files."""
+    scenario: str = "recurring-digits"
+    epochs_scale: float = 0.25
+    checkpoint_every: int = 5
+
+    def as_json(self) -> str:
+        """Return the order as one argument of a command."""
+        return json.dumps(asdict(self))
+
+
+RENAMED = ("state-", "expert-", "checkpoint-")
+"""The files of a checkpoint, in the order in which they get their names."""
+CHECKPOINTS_BEFORE = 4
+"""Checkpoints of a life before the one that is cut off between writing and renaming."""
+
+
+class Death:
+    """Waits for its moment, and kills this process."""
+
+    def __init__(self, order: Order) -> None:
+        self.order = order
+        self.learner: Learner | None = None
+        self.saved: dict[str, int] = {}
+        """What the newest checkpoint of this life holds: newcomers on probation, batches that are set aside."""
+        self.checkpoints = 0
+        self.countdown = -1
+        self._begun = self._armed = False
+
+    def on_step(self, step: Step, total: int, learner: Any) -> None:
+        """Look whether the moment has come, after a batch."""
+        self.learner = learner
+        if not self._begun:
+            tell("begun", step=step.step)
+            self._begun = True
+        if self.order.kind == "random" and not self._armed and self.saved:
+            tell("armed")  # whoever ordered the run kills it, at any moment from now on
+            self._armed = True
+        if self._waited_for():
+            self.countdown = self.order.moment if self.countdown < 0 else self.countdown - 1
+            if self.countdown <= 0:
+                self.die(step=step.step)
+
+    def on_checkpoint(self, snapshot: Snapshot) -> None:
+        """Note what was saved."""
+        self.checkpoints += 1
+        recent = snapshot.facts["recent"]["entries"]
+        set_aside = sum(expert is None for _, expert in recent)
+        self.saved = {"probation": len(snapshot.facts["newcomers"]), "set-aside": set_aside}
+
+    def die(self, **facts: Any) -> None:
+        """Tell the state, then kill -9."""
+        tell("dies", **facts)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _waited_for(self) -> bool:
+        return self.saved.get(self.order.kind, 0) > 0
+
+
+def tell(what: str, **facts: Any) -> None:
+    """Say something to whoever ordered the run."""
+    print(json.dumps({"told": what} | facts), flush=True)
+
+
+def watch(death: Death) -> None:
+    """Let death see checkpoints being written and renamed."""
+    write, replace = Checkpoints.write, Path.replace
+
+    def writing(self: Checkpoints, snapshot: Snapshot, facts: Any) -> Path:
+        path = write(self, snapshot, facts)
+        death.on_checkpoint(snapshot)
+        return path
+
+    def renaming(self: Path, target: Path) -> Path:
+        name = RENAMED[death.order.moment % len(RENAMED)]
+        wanted = death.order.kind == "renaming" and Path(target).name.startswith(name)
+        if wanted and death.checkpoints == CHECKPOINTS_BEFORE:
+            death.die(renaming=Path(target).name.partition("-")[0])
+        return replace(self, target)
+
+    Checkpoints.write, Path.replace = writing, renaming  # type: ignore[method-assign,assignment]
+
+
+def main(order: Order) -> None:
+    """Run, until the end or until death; at the end, leave the digests of weights and answers."""
+    torch.set_num_threads(1)
+    config = build_config(order.scenario, order.method, order.recipe, epochs_scale=order.epochs_scale)
+    config = type(config)(**vars(config) | {"seed": order.seed})
+    death, folder = Death(order), Path(order.folder)
+    watch(death)
+    run(config, folder, death.on_step, resume=True, checkpoint_every=order.checkpoint_every)
+    assert death.learner is not None
+    scenario = build_scenario(config, Keys(config.seed), None)
+    final = {"weights": state_digest(death.learner), "answers": answers_digest(death.learner, scenario)}
+    (folder / "final.json").write_text(json.dumps(final))
+
+
+if __name__ == "__main__":
+    main(Order(**json.loads(sys.argv[1])))

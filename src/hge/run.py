@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,17 @@ from hge.keys import Keys
 from hge.learner import Learner, Step
 from hge.nets import AUTOENCODERS, NETS
 from hge.pool import EagerPool, ExpertPool, PoolSpec, resolve_device
+from hge.recipes import changes
 from hge.record import RunRecorder, environment
 from hge.snapshot import restore, take
 from hge.stacked import StackedPool
+from hge.tracking import Tracker
 from hge.types import Batch
 
 AnyLearner = Learner | Tame | Separate
+RESUMABLE = frozenset({"ge", "ge-no-review", "hge"})
+"""Methods that can be stopped, asked and resumed at any batch; the baselines cannot."""
+RESUMABLE_NAMES = "ge, ge-no-review or hge"
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_EVERY = 2_000
 """Batches between two checkpoints."""
@@ -61,10 +66,11 @@ def run(
     events: list[Event] = []
     learner = build_learner(config, scenario, keys, events.append)
     ledger, resume_at, checkpoints = Ledger(), None, None
+    tracker = _build_tracker(config, scenario) if config.track else None
     if isinstance(learner, Learner) and checkpoint_every:
         checkpoints = Checkpoints(folder / CHECKPOINTS)
     if resume:
-        ledger, resume_at = _go_on(config, folder, scenario, learner)
+        ledger, resume_at = _go_on(config, folder, scenario, learner, tracker)
     elif checkpoints:
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # of another run
     rows, first = 0, learner.steps
@@ -72,8 +78,11 @@ def run(
         started = time.perf_counter()
         origins, batches = _apart(scenario.stream(config.batch_size, config.epochs, keys, start=first))
         while not ledger.runaway and learner.steps < total:
-            # A checkpoint is taken between two stretches, when nothing is under way.
-            stretch = islice(batches, checkpoint_every if checkpoints else total)
+            # Checkpoints are taken, and questions asked, between two stretches, when nothing is under way.
+            length = checkpoint_every - learner.steps % checkpoint_every if checkpoints else total
+            stretch: Iterator[Batch] = islice(batches, length)
+            if tracker and isinstance(learner, Learner):
+                stretch = _ask_first(tracker, batches, length, learner, scenario)
             if isinstance(learner, Separate):  # the one that is told
                 steps = learner.learn_told((origins[-1][0], batch) for batch in stretch)
             else:
@@ -87,30 +96,53 @@ def run(
                 rows += size
                 if ledger.runaway:
                     break
-            if checkpoints and isinstance(learner, Learner) and learner.steps < total and not ledger.runaway:
+            if ledger.runaway or not isinstance(learner, Learner):
+                continue
+            if tracker:
+                tracker.test(learner.steps, Answerer(learner), scenario.tasks, scenario.classes)
+            if checkpoints and learner.steps < total and learner.steps % checkpoint_every == 0:
                 facts = {"config": config.as_json(), "ledger": ledger.as_json(), "files": recorder.position()}
-                checkpoints.write(take(learner), facts)
+                checkpoints.write(take(learner), facts | {"tracked": tracker.as_json() if tracker else None})
         seconds = time.perf_counter() - started
         learner.end_stream()
         result = _result(config, scenario, learner, ledger)
+        result |= {"tracked": tracker.as_json()} if tracker else {}
         result |= {"samples_per_second": round(rows / seconds, 1), "protocol": protocol(config)}
         recorder.result(result)
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # nothing is left to resume
     return result
 
 
+def _build_tracker(config: RunConfig, scenario: Scenario) -> Tracker:
+    ends = scenario.visit_ends(config.batch_size, config.epochs)
+    return Tracker(ends[-1], ends, config.routing, config.test_batch_size)
+
+
+def _ask_first(
+    tracker: Tracker, batches: Iterator[Batch], length: int, learner: Learner, scenario: Scenario
+) -> Iterator[Batch]:
+    """Return the batches up to the next stop; the first one, if it is due, has been answered before it is learned."""
+    length = min(length, tracker.until_stop(learner.steps))
+    first = list(islice(batches, 1))
+    if first and tracker.wants(learner.steps):
+        tracker.answer(learner.steps, first[0], Answerer(learner), scenario.classes)
+    return chain(first, islice(batches, length - 1))
+
+
 def _go_on(
-    config: RunConfig, folder: Path, scenario: Scenario, learner: AnyLearner
+    config: RunConfig, folder: Path, scenario: Scenario, learner: AnyLearner, tracker: Tracker | None
 ) -> tuple[Ledger, dict[str, int] | None]:
     """Bring the learner to where the last checkpoint was taken; where there is none, begin at the beginning."""
     if not isinstance(learner, Learner):
-        raise ValueError(f"resume: got method {config.method}, expected ge, ge-no-review or hge")
+        raise ValueError(f"resume: got method {config.method}, expected {RESUMABLE_NAMES}")
     if not (folder / CHECKPOINTS).is_dir():
         return Ledger(), None
     snapshot, facts = read_checkpoint(folder / CHECKPOINTS)
     if facts["config"] != config.as_json():
         raise ValueError(f"resume: got other settings than those of the run in {folder}, expected the same")
     restore(learner, snapshot)
+    if tracker:
+        tracker.go_on(facts["tracked"])
     schedule = scenario.schedule(config.batch_size, config.epochs, learner.keys)
     tasks = [task for task, _ in islice(schedule, learner.steps)]
     return Ledger.from_json(facts["ledger"], tasks), facts["files"]
@@ -119,6 +151,8 @@ def _go_on(
 def check(config: RunConfig) -> None:
     """Reject settings that cannot run, before anything is made."""
     resolve_device(config.device)
+    if config.track and config.method not in RESUMABLE:
+        raise ValueError(f"track: got method {config.method}, expected {RESUMABLE_NAMES}")
     info = SCENARIOS[config.scenario]
     if config.mix and config.mix not in SCENARIOS:
         raise ValueError(f"mix: got {config.mix!r}, expected one of {', '.join(SCENARIOS)}")
@@ -214,6 +248,7 @@ def _result(config: RunConfig, scenario: Scenario, learner: AnyLearner, ledger: 
         "batches": learner.steps,
         "tasks": [task.name for task in scenario.tasks],
         "visits": ledger.visits(),
+        "created": [[step, expert] for step, expert in ledger.created],
         "tree": {"nodes": learner.tree.as_json(), "reached": figures["batch"].reached.round(2).tolist()},
         "domains": [task.domain for task in scenario.tasks],
         "routed": {r: f.routed.round(2).tolist() for r, f in figures.items()},
@@ -238,4 +273,4 @@ def protocol(config: RunConfig) -> dict[str, Any]:
     )
     chosen = {name: getattr(config, name) for name in names}
     chosen |= {"score": config.score.name, "device": config.device, "precision": config.precision}
-    return chosen | environment()
+    return chosen | {"changed": changes(config)} | environment()

@@ -132,7 +132,7 @@ def _is_standard(protocol: dict[str, Any]) -> bool:
     if not known or protocol["seed"] >= FOR_CHOOSING:
         return False
     config = build_config(protocol["scenario"], protocol["method"], protocol["recipe"])
-    changed = any(protocol.get(name) for name in ("mix", "visits", "blend"))
+    changed = any(protocol.get(name) for name in ("mix", "visits", "blend", "changed"))
     return not changed and (protocol["tasks"], protocol["score"]) == (config.tasks, config.score.name)
 
 

@@ -1,4 +1,4 @@
-"""The `hge` command: demo, run, scenarios, gates, trees, report, table, data, bench."""
+"""The `hge` command: demo, run, reproduce, scenarios, gates, trees, report, table, data, bench."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from hge.pool import resolve_device
 from hge.recipes import METHODS, PAPER, RECIPES, build_config
 from hge.record import read_result
 from hge.report import ORGANISATIONS, trees_of, write_report, write_trees
+from hge.reproduce_commands import reproduce_command
 from hge.run import CHECKPOINT_EVERY, AnyLearner, build_scenario, check, run
 from hge.table_commands import table_command
 
@@ -40,6 +41,7 @@ app = typer.Typer(
 app.add_typer(data_commands.app, name="data")
 app.add_typer(bench_commands.app, name="bench")
 app.command("gates")(gates_command)
+app.command("reproduce")(reproduce_command)
 app.command("table")(table_command)
 console = Console()
 
@@ -75,6 +77,7 @@ def run_command(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
     pool: Annotated[str, typer.Option(help="auto, eager (the plain reference), stacked (the fast one).")] = "auto",
     precision: Annotated[str, typer.Option(help="fp32, tf32, bf16: of products on a GPU.")] = "fp32",
+    track: Annotated[bool, typer.Option("--track", help="Record accuracy over the stream; takes time.")] = False,
     data: DataFolder = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the run's files.  [default: runs/NAME]")] = None,
     set_: Annotated[
@@ -86,7 +89,7 @@ def run_command(
 ) -> None:
     """Run a scenario and write config.json, events.jsonl, trace.csv, result.json and report.html."""
     config = build_config(scenario, method, recipe, epochs_scale=epochs_scale)
-    config = replace(config, seed=seed, device=resolve_device(device), mix=mix, visits=visits, blend=blend)
+    config = replace(config, seed=seed, device=resolve_device(device), mix=mix, visits=visits, blend=blend, track=track)
     config = config if tasks is None else replace(config, tasks=tasks)
     assignments = [f"score.name={score}"] if score else []
     assignments += [f"routing={routing}", f"pool={pool}", f"precision={precision}"]

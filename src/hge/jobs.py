@@ -6,16 +6,17 @@ import json
 import os
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from hge.experiments import Job
 from hge.organise import organise
 from hge.run import CHECKPOINT_EVERY, RESUMABLE, run
 
-PROGRESS, ERROR, RESULT, CONFIG = "progress.json", "error.txt", "result.json", "config.json"
+PROGRESS, ATTEMPT, ERROR = "progress.json", "attempt.txt", "error.txt"
+RESULT, CONFIG = "result.json", "config.json"
 TELL_EVERY = 0.5
 """Seconds between two looks at the progress that are worth writing."""
 
@@ -54,17 +55,14 @@ class Progress:
     """Where this attempt began: above 0 it went on from a checkpoint."""
 
 
-def carry_out(job: Job, place: Place, check_alive: Callable[[], None] = lambda: None) -> Outcome:
-    """Run a job, from its last checkpoint if there is one; an error becomes part of the outcome.
-
-    `check_alive` is called now and then and may raise, to end a run that nobody waits for.
-    """
+def carry_out(job: Job, place: Place) -> Outcome:
+    """Run a job, from its last checkpoint if there is one; an error becomes part of the outcome."""
     folder = place.folder(job.name)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ERROR).unlink(missing_ok=True)
     try:
         # A run whose end was not heard of has its result here already.
-        return Outcome(job.name, _finished(job, folder) or _run(job, place, _Teller(folder, check_alive)))
+        return Outcome(job.name, _finished(job, folder) or _run(job, place, _Teller(folder)))
     except Exception as error:
         (folder / ERROR).write_text(traceback.format_exc(), encoding="utf-8")
         return Outcome(job.name, None, f"{type(error).__name__}: {error}")
@@ -92,11 +90,15 @@ def write_whole(path: Path, text: str) -> None:
 
 
 class _Teller:
-    """Leaves a job's progress where others can read it."""
+    """Leaves a job's progress where others can read it, and ends an attempt once there is a newer one.
 
-    def __init__(self, folder: Path, check_alive: Callable[[], None]) -> None:
+    Two attempts meet where a worker was given up that lives on: after a network's failure, or as an orphan.
+    """
+
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.check_alive = check_alive
+        self.attempt = uuid4().hex
+        write_whole(folder / ATTEMPT, self.attempt)
         self.began_at: int | None = None
         self.told_at = 0.0
 
@@ -104,7 +106,8 @@ class _Teller:
         began_at = self.began_at = done - 1 if self.began_at is None else self.began_at
         if time.monotonic() - self.told_at >= TELL_EVERY:
             self.told_at = time.monotonic()
-            self.check_alive()
+            if (self.folder / ATTEMPT).read_text(encoding="utf-8") != self.attempt:
+                raise RuntimeError("attempt: got a newer one in the same folder, expected to be the last")
             write_whole(self.folder / PROGRESS, json.dumps({"done": done, "total": total, "began_at": began_at}))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import signal
 from collections import deque
 from collections.abc import Iterable
@@ -83,11 +82,4 @@ def _work(document: dict[str, Any], place: Place, threads: int, connection: Conn
     """What a worker process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends this process
     torch.set_num_threads(threads)
-    connection.send(carry_out(Job.from_json(document), place, _end_with_parent))
-
-
-def _end_with_parent() -> None:
-    """Nobody waits for the result of an orphan, and the next call would write to the same folder."""
-    parent = multiprocessing.parent_process()
-    if parent is not None and not parent.is_alive():
-        os._exit(1)
+    connection.send(carry_out(Job.from_json(document), place))

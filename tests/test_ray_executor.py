@@ -39,8 +39,6 @@ def figures(result: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # Ray's log files and sockets
-@pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")  # Ray's own processes
 def test_a_lost_nodes_run_goes_on_elsewhere(cluster: Any, tmp_path: Path) -> None:
     second = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()

@@ -111,7 +111,7 @@ def test_dry_run_prints_jobs_and_writes_nothing(tmp_path: Path) -> None:
         (method, seed) for method in ("separate", "ge", "hge", "tame") for seed in (0, 1)
     }
     assert {job.config.epochs for job in jobs} == {build_config("smnist", recipe="paper").epochs}
-    assert "8 runs to make, 0 are in results" in done.stderr
+    assert "To run: 8; already in results: 0" in done.stderr
     assert not list(tmp_path.iterdir())
 
 
@@ -121,7 +121,7 @@ def test_failure_has_an_exit_code_and_nothing_to_do_is_no_failure(tmp_path: Path
     assert done.returncode == 1
     assert "1 of 2 runs failed" in done.stdout
     done = hge("--scenario", "split-digits", *options, cwd=tmp_path)
-    assert (done.returncode, "1 runs, of which 1 are in results" in done.stdout) == (0, True)
+    assert (done.returncode, "Runs: 1; already in results: 1" in done.stdout) == (0, True)
 
 
 @pytest.mark.parametrize(

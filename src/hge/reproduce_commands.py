@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from hge.data_commands import DataFolder
@@ -44,7 +45,7 @@ def reproduce_command(
     results: Annotated[Path, typer.Option(help="Folder of results; what is there is not run again.")] = Path("results"),
     work: Annotated[Path, typer.Option(help="Folder for runs under way.")] = Path("runs/reproduce"),
     track: Annotated[bool, typer.Option("--track", help="Also record accuracy over the stream.")] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
+    device: Annotated[str, typer.Option(help="auto (what this machine has), cpu, cuda.")] = "auto",
     data: DataFolder = None,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Batches between checkpoints.")] = CHECKPOINT_EVERY,
     dry_run: Annotated[
@@ -67,9 +68,9 @@ def reproduce_command(
     if dry_run:
         for job in left:
             typer.echo(json.dumps(job.as_json()))
-        typer.echo(f"{len(left)} runs to make, {len(jobs) - len(left)} are in {results}", err=True)
+        typer.echo(f"To run: {len(left)}; already in {results}: {len(jobs) - len(left)}.", err=True)
         return
-    console.print(f"{len(jobs)} runs, of which {len(jobs) - len(left)} are in {results}.", soft_wrap=True)
+    console.print(f"Runs: {len(jobs)}; already in {results}: {len(jobs) - len(left)}.", soft_wrap=True)
     if left:
         local = executor == "local"
         chosen_executor: Executor = (
@@ -84,15 +85,14 @@ def _carry_out(jobs: Sequence[Job], executor: Executor, place: Place, results: P
         with _display(jobs, executor, place) as show:
             outcomes = reproduce(jobs, executor, results, show)
     except KeyboardInterrupt:
-        console.print(
-            f"Stopped. Finished runs are in {results / SUBFOLDER}; the same command goes on from the checkpoints in "
-            f"{place.work} ({', '.join(sorted({j.config.method for j in jobs} - RESUMABLE)) or 'none'} begin anew).",
-            soft_wrap=True,
-        )
+        console.print(f"Stopped. Finished runs are in {results / SUBFOLDER}; the same command goes on.", soft_wrap=True)
+        anew = sorted({job.config.method for job in jobs} - RESUMABLE)
+        if anew:
+            console.print(f"Cut-off runs of {', '.join(anew)} have no checkpoints and begin anew.")
         raise
     failed = [outcome for outcome in outcomes if outcome.result is None]
     for outcome in failed:
-        console.print(f"[red]failed[/red] {outcome.name}: {outcome.error}", soft_wrap=True, highlight=False)
+        console.print(f"[red]failed[/red] {outcome.name}: {escape(outcome.error)}", soft_wrap=True, highlight=False)
     if failed:
         console.print(f"{len(failed)} of {len(jobs)} runs failed; {place.work}/NAME/error.txt says where.")
         raise typer.Exit(1)
@@ -112,7 +112,7 @@ def _display(jobs: Sequence[Job], executor: Executor, place: Place) -> Iterator[
         TextColumn("{task.fields[status]}"),
     )
     with Progress(*columns, console=console) as progress:
-        whole = progress.add_task(f"{len(jobs)} runs", total=1.0, status="")
+        whole = progress.add_task("all runs", total=1.0, status="")
         lines: dict[str, TaskID] = {}
 
         def show(ended: list[Outcome]) -> None:
@@ -137,7 +137,7 @@ def _display(jobs: Sequence[Job], executor: Executor, place: Place) -> Iterator[
 
 def _one_line(outcome: Outcome) -> str:
     if outcome.result is None:
-        return f"[red]failed[/red] {outcome.name}: {outcome.error}"
+        return f"[red]failed[/red] {outcome.name}: {escape(outcome.error)}"
     if "organisation" in outcome.result:
         hge = outcome.result["organisation"]["hge"]
         return f"{outcome.name}: HGE {hge['accuracy']:.2f} % right, {hge['experts_queried']:.2f} experts asked"

@@ -52,6 +52,8 @@ class Line:
     epochs: str
     """Ours, of the paper's."""
     seeds: int
+    unpromoted: str = ""
+    """Experts that were never promoted, per run."""
 
 
 HEADINGS = (
@@ -66,6 +68,7 @@ HEADINGS = (
     "routing",
     "epochs",
     "seeds",
+    "unpromoted",
 )
 
 
@@ -160,6 +163,7 @@ def _line(cell: Cell, number: int, runs: Sequence[Result]) -> Line:
         "" if number == 1 else "single samples" if single else f"batches of {protocol['test_batch_size']}",
         f"{protocol['epochs']} of {PAPER[cell.scenario].epochs}",
         len(runs),
+        "" if number in (2, 3) else f"{np.mean([run.get('experts_unpromoted', 0) for run in runs]):g}",
     )
 
 

@@ -24,6 +24,7 @@ from hge.gates_commands import gates_command
 from hge.keys import Keys
 from hge.learner import Step
 from hge.organise import organise
+from hge.overview import write_overview
 from hge.pool import resolve_device
 from hge.recipes import METHODS, PAPER, RECIPES, build_config
 from hge.record import read_result
@@ -134,9 +135,15 @@ def trees(
 
 
 @app.command()
-def report(folder: Annotated[Path, typer.Argument(help="Folder of a finished run.")]) -> None:
-    """Write report.html anew from a run's files."""
-    console.print(f"Report: {write_report(folder)}", soft_wrap=True)
+def report(
+    folder: Annotated[Path, typer.Argument(help="Folder of a finished run, or one with results of many.")],
+) -> None:
+    """Write report.html anew: of a run from its files, or one page for everything below a folder of results."""
+    of_one_run = not folder.is_dir() or any(
+        (folder / name).is_file() for name in ("config.json", "result.json", "gates.json")
+    )
+    path = write_report(folder) if of_one_run else write_overview(folder)
+    console.print(f"Report: {path}", soft_wrap=True)
 
 
 def main() -> None:

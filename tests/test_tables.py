@@ -125,7 +125,8 @@ def test_formats() -> None:
     markdown, latex = as_markdown(4, table), as_latex(4, table)
     assert "| smnist | GE | accuracy | 99.54 ± 0.09 | 99.50 | 90.00 | reproduced | paper |" in markdown
     assert "Dark Experience Replay" in markdown
-    assert "single samples" in notes(4)[-1]
+    assert "single samples" in notes(4)[-2]
+    assert "pmnist 97.9 (GE), smnist 99.54 (GE), cif10 91.32 (TAME), cif100-10 74.64 (DER)" in notes(4)[-1]
     assert r"smnist & GE & gate accuracy & 100 $\pm$ 0 & 99.50" in latex
     rows = [line for line in latex.splitlines() if line.endswith(r"\\")]
     assert len(rows) == len(table) + 1

@@ -114,8 +114,12 @@ class _Teller:
 def _run(job: Job, place: Place, tell: _Teller) -> dict[str, Any]:
     folder = place.folder(job.name)
     if job.config.method == "organise":
-        # The search for Upper is short beside the training.
-        return organise(job.config, folder, lambda done, total, phase: tell(done, total), place.data)
+
+        def tell_training(done: int, total: int, phase: str) -> None:
+            if phase == "training":  # the search for Upper is short beside it
+                tell(done, total)
+
+        return organise(job.config, folder, tell_training, place.data)
     return run(
         job.config,
         folder,

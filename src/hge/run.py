@@ -83,11 +83,7 @@ def run(
             stretch: Iterator[Batch] = islice(batches, length)
             if tracker and isinstance(learner, Learner):
                 stretch = _ask_first(tracker, batches, length, learner, scenario)
-            if isinstance(learner, Separate):  # the one that is told
-                steps = learner.learn_told((origins[-1][0], batch) for batch in stretch)
-            else:
-                steps = learner.learn_all(stretch)
-            for step in steps:  # the learner sees the batches, the ledger the tasks
+            for step in _learn(learner, stretch, origins):  # the learner sees the batches, the ledger the tasks
                 task, size = origins.popleft()
                 ledger.observe(task, step, events)
                 recorder.step(task, step, events)
@@ -111,6 +107,13 @@ def run(
         recorder.result(result)
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # nothing is left to resume
     return result
+
+
+def _learn(learner: AnyLearner, stretch: Iterator[Batch], origins: deque[tuple[int, int]]) -> Iterator[Step]:
+    """Learn some batches; Separate is the one that is told where the last one pulled came from."""
+    if isinstance(learner, Separate):
+        return learner.learn_told((origins[-1][0], batch) for batch in stretch)
+    return learner.learn_all(stretch)
 
 
 def _build_tracker(config: RunConfig, scenario: Scenario) -> Tracker:

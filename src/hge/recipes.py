@@ -84,6 +84,8 @@ def changes(config: RunConfig) -> dict[str, Any]:
     recipe = build_config(config.scenario, config.method, config.recipe).as_json()
     found: dict[str, Any] = {}
     for name, value in config.as_json().items():
+        if name == "tame" and config.method != "tame":
+            continue  # a baseline's own settings
         if isinstance(value, dict):
             found |= {f"{name}.{inner}": v for inner, v in value.items() if v != recipe[name][inner]}
         elif value != recipe[name] and name not in TOLD:

@@ -40,24 +40,26 @@ def figures(result: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_lost_nodes_run_goes_on_elsewhere(cluster: Any, tmp_path: Path) -> None:
-    second = cluster.add_node(num_cpus=1)
-    cluster.wait_for_nodes()
-    jobs = build_jobs([("split-digits", "ge")], recipe="paper", seeds=2, epochs_scale=0.4, device="cpu")
+    """The head has room for the first run; a second node comes, takes the second run, and is killed."""
+    first, second = build_jobs([("split-digits", "ge")], recipe="paper", seeds=2, epochs_scale=0.5, device="cpu")
     place = Place(tmp_path / "work", checkpoint_every=20)
-    nodes = [second]
+    nodes: list[Any] = []
+    killed: list[int] = []
 
-    def kill_second(ended: list[Outcome]) -> None:
-        if nodes and all(list(place.folder(job.name).glob(f"{CHECKPOINTS}/*.json")) for job in jobs):
-            assert not ended
-            cluster.remove_node(nodes.pop(), allow_graceful=False)
+    def come_and_go(ended: list[Outcome]) -> None:
+        if not nodes and place.folder(first.name).is_dir():
+            nodes.append(cluster.add_node(num_cpus=1))
+        elif nodes and not killed and list(place.folder(second.name).glob(f"{CHECKPOINTS}/*.json")):
+            cluster.remove_node(nodes[0], allow_graceful=False)
+            killed.append(len(ended))
 
-    outcomes = reproduce(jobs, RayExecutor(place, cluster.address), tmp_path / "results", kill_second)
-    assert not nodes, "one was killed"
-    assert sorted(outcome.name for outcome in outcomes) == sorted(job.name for job in jobs), "each arrives once"
-    began = sorted(progress.began_at for job in jobs if (progress := read_progress(place.folder(job.name))))
+    outcomes = reproduce([first, second], RayExecutor(place, cluster.address), tmp_path / "results", come_and_go)
+    assert killed
+    assert sorted(outcome.name for outcome in outcomes) == sorted((first.name, second.name)), "each arrives once"
+    began = [progress.began_at for job in (first, second) if (progress := read_progress(place.folder(job.name)))]
     assert began[0] == 0
     assert began[1] >= 20, "the lost run went on from its checkpoint"
-    for job in jobs:
+    for job in (first, second):
         result = json.loads((tmp_path / "results" / SUBFOLDER / f"{job.name}.json").read_text())
         assert figures(result) == figures(run(job.config, tmp_path / "whole"))
 

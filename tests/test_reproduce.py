@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from hge import jobs
 from hge.experiments import Job, build_jobs, choose, not_yet_made, subjects, table_numbers
-from hge.jobs import Place, read_progress
+from hge.jobs import Place, carry_out, read_progress
 from hge.local_executor import LocalExecutor
 from hge.paper_tables import paper_table
 from hge.recipes import build_config
@@ -47,7 +48,7 @@ def test_subjects_follow_the_papers_tables() -> None:
 def test_narrowing_down() -> None:
     needed = subjects([4])
     assert choose(needed, ["smnist"], ["ge", "hge"]) == [("smnist", "ge"), ("smnist", "hge")]
-    assert choose([], ["split-digits"], ["ge"]) == [("split-digits", "ge")]
+    assert choose([], ["split-digits", "split-digits"], ["ge"]) == [("split-digits", "ge")]
     with pytest.raises(ValueError, match="scenario: got 'cif10-inv', expected one of pmnist"):
         choose(needed, ["cif10-inv"], [])
     with pytest.raises(ValueError, match="method: got 'organise', expected one of"):
@@ -56,9 +57,9 @@ def test_narrowing_down() -> None:
 
 @pytest.mark.parametrize("recipe", ["paper", "best"])
 def test_jobs_are_plain_json_and_have_names_of_their_own(recipe: str) -> None:
-    jobs = jobs_of(subjects([1, 2, 3, 4, 5]), recipe=recipe, seeds=2, track=True)
-    assert len({job.name for job in jobs}) == len(jobs)
-    for job in jobs:
+    made = jobs_of(subjects([1, 2, 3, 4, 5]), recipe=recipe, seeds=2, track=True)
+    assert len({job.name for job in made}) == len(made)
+    for job in made:
         assert Job.from_json(json.loads(json.dumps(job.as_json()))) == job
     with pytest.raises(ValueError, match="epsilom: no such setting"):
         Job.from_json({"name": "x", "config": {"scenario": "smnist", "learner": {"epsilom": 5}}})
@@ -73,7 +74,7 @@ def test_what_is_there_is_not_made_again() -> None:
         assert not_yet_made([first], [{"protocol": there["protocol"] | change}]) == [first]
     tracked = replace(first, config=replace(first.config, track=True))
     assert not_yet_made([tracked], [there]) == [tracked]
-    assert not_yet_made([tracked], [there | {"tracked": {}}]) == []
+    assert not_yet_made([tracked], [there | {"tracked": {}}, there]) == []
 
 
 def test_one_that_fails_or_dies_leaves_the_others_alone(tmp_path: Path) -> None:
@@ -98,6 +99,30 @@ def test_one_that_fails_or_dies_leaves_the_others_alone(tmp_path: Path) -> None:
     assert figures(json.loads(file.read_text())) == figures(run(good.config, tmp_path / "alone"))
 
 
+def test_a_run_whose_end_was_not_heard_of_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [job] = jobs_of([("split-digits", "ge")], epochs_scale=0.05)
+    made = carry_out(job, Place(tmp_path))
+    monkeypatch.setattr(jobs, "run", None)
+    assert carry_out(job, Place(tmp_path)) == made
+    other = replace(job, config=replace(job.config, seed=7))  # of the same name
+    assert "NoneType" in carry_out(other, Place(tmp_path)).error
+
+
+def test_an_older_attempt_gives_way_to_a_newer_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [job] = jobs_of([("split-digits", "ge")], epochs_scale=0.05)
+    monkeypatch.setattr(jobs, "TELL_EVERY", 0.0)
+    write_whole = jobs.write_whole
+
+    def write(path: Path, text: str) -> None:
+        write_whole(path, text)
+        if path.name == jobs.PROGRESS and json.loads(text)["done"] == 20:
+            write_whole(path.with_name(jobs.ATTEMPT), "another")
+
+    monkeypatch.setattr(jobs, "write_whole", write)
+    outcome = carry_out(job, Place(tmp_path))
+    assert (outcome.result, "attempt: got a newer one" in outcome.error) == (None, True)
+
+
 def hge(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "hge", "reproduce", *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
@@ -106,11 +131,11 @@ def hge(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_dry_run_prints_jobs_and_writes_nothing(tmp_path: Path) -> None:
     done = hge("--table", "4", "--scenario", "smnist", "--seeds", "2", "--dry-run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    jobs = [Job.from_json(json.loads(line)) for line in done.stdout.splitlines()]
-    assert {(j.config.method, j.config.seed) for j in jobs} == {
+    listed = [Job.from_json(json.loads(line)) for line in done.stdout.splitlines()]
+    assert {(job.config.method, job.config.seed) for job in listed} == {
         (method, seed) for method in ("separate", "ge", "hge", "tame") for seed in (0, 1)
     }
-    assert {job.config.epochs for job in jobs} == {build_config("smnist", recipe="paper").epochs}
+    assert {job.config.epochs for job in listed} == {build_config("smnist", recipe="paper").epochs}
     assert "To run: 8; already in results: 0" in done.stderr
     assert not list(tmp_path.iterdir())
 

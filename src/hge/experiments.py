@@ -82,7 +82,7 @@ def choose(
 ) -> list[tuple[str, str]]:
     """Narrow down what is needed to some scenarios and methods; where nothing is needed they stand for themselves."""
     if not needed:
-        return [(scenario, method) for scenario in scenarios for method in methods]
+        return list(dict.fromkeys((scenario, method) for scenario in scenarios for method in methods))
     for name, asked, known in (
         ("scenario", scenarios, [scenario for scenario, _ in needed]),
         ("method", methods, [method for _, method in needed]),
@@ -109,8 +109,10 @@ def build_jobs(
 
 def not_yet_made(jobs: Iterable[Job], results: Iterable[Result]) -> list[Job]:
     """Leave out the runs whose results are there."""
-    there = {_identity(result["protocol"]): result for result in results}
-    return [job for job in jobs if not _answers(job, there.get(_wanted(job.config)))]
+    there: dict[tuple[Any, ...], list[Result]] = {}
+    for result in results:
+        there.setdefault(_identity(result["protocol"]), []).append(result)
+    return [job for job in jobs if not any(_answers(job, found) for found in there.get(_wanted(job.config), []))]
 
 
 def _name(config: RunConfig, seed: int) -> str:
@@ -126,5 +128,5 @@ def _identity(protocol: dict[str, Any]) -> tuple[Any, ...]:
     return (*(protocol.get(name) for name in (*DECIDING, "score", "seed")), str(protocol.get("changed") or ""))
 
 
-def _answers(job: Job, result: Result | None) -> bool:
-    return result is not None and (not job.config.track or "tracked" in result)
+def _answers(job: Job, result: Result) -> bool:
+    return not job.config.track or "tracked" in result

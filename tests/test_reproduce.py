@@ -61,6 +61,9 @@ def test_jobs_are_plain_json_and_have_names_of_their_own(recipe: str) -> None:
     assert len({job.name for job in made}) == len(made)
     for job in made:
         assert Job.from_json(json.loads(json.dumps(job.as_json()))) == job
+    assert {job.config.precision for job in jobs_of([("smnist", "ge")], precision="tf32")} == {"tf32"}
+    with pytest.raises(ValueError, match="precision: got 'tea', expected 'fp32' or 'tf32' or 'bf16'"):
+        jobs_of([("smnist", "ge")], precision="tea")
     with pytest.raises(ValueError, match="epsilom: no such setting"):
         Job.from_json({"name": "x", "config": {"scenario": "smnist", "learner": {"epsilom": 5}}})
 

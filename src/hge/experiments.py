@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hge.config import RunConfig
+from hge.config import RunConfig, override
 from hge.paper_tables import TITLES, paper_table
 from hge.recipes import build_config
 from hge.run import RESUMABLE
@@ -94,17 +94,24 @@ def choose(
 
 
 def build_jobs(
-    chosen: Iterable[tuple[str, str]], *, recipe: str, seeds: int, epochs_scale: float, device: str, track: bool = False
+    chosen: Iterable[tuple[str, str]],
+    *,
+    recipe: str,
+    seeds: int,
+    epochs_scale: float,
+    device: str,
+    precision: str = "fp32",
+    track: bool = False,
 ) -> list[Job]:
     """Return the runs, all of one seed before those of the next."""
     if seeds < 1:
         raise ValueError(f"seeds: got {seeds}, expected at least 1")
-    made = [build_config(scenario, method, recipe, epochs_scale=epochs_scale) for scenario, method in chosen]
-    return [
-        Job(_name(config, seed), replace(config, seed=seed, device=device, track=track and config.method in RESUMABLE))
-        for seed in range(seeds)
-        for config in made
-    ]
+    made = []
+    for scenario, method in chosen:
+        config = build_config(scenario, method, recipe, epochs_scale=epochs_scale)
+        config = override(config, f"precision={precision}")
+        made.append(replace(config, device=device, track=track and method in RESUMABLE))
+    return [Job(_name(config, seed), replace(config, seed=seed)) for seed in range(seeds) for config in made]
 
 
 def not_yet_made(jobs: Iterable[Job], results: Iterable[Result]) -> list[Job]:

@@ -46,6 +46,7 @@ def reproduce_command(
     work: Annotated[Path, typer.Option(help="Folder for runs under way.")] = Path("runs/reproduce"),
     track: Annotated[bool, typer.Option("--track", help="Also record accuracy over the stream.")] = False,
     device: Annotated[str, typer.Option(help="auto (what this machine has), cpu, cuda.")] = "auto",
+    precision: Annotated[str, typer.Option(help="fp32, tf32, bf16: of products on a GPU.")] = "fp32",
     data: DataFolder = None,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Batches between checkpoints.")] = CHECKPOINT_EVERY,
     dry_run: Annotated[
@@ -63,7 +64,15 @@ def reproduce_command(
     place = Place(work.absolute(), data.absolute() if data else None, checkpoint_every)
     # Where a cluster computes, this machine cannot tell whether a device is usable.
     device = resolve_device(device) if executor == "local" or device == "auto" else device
-    jobs = build_jobs(chosen, recipe=recipe, seeds=seeds, epochs_scale=epochs_scale, device=device, track=track)
+    jobs = build_jobs(
+        chosen,
+        recipe=recipe,
+        seeds=seeds,
+        epochs_scale=epochs_scale,
+        device=device,
+        precision=precision,
+        track=track,
+    )
     left = not_yet_made(jobs, read_results(results) if results.is_dir() else [])
     if dry_run:
         for job in left:

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help demo test torture check format clean
+.PHONY: help demo test torture check format results clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -27,6 +27,9 @@ check: $(INSTALLED)  ## format, lint, types, layers
 format: $(INSTALLED)  ## format and fix what can be fixed
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
+
+results: $(INSTALLED)  ## make README's results tables anew from results/
+	$(VENV)/bin/python benchmarks/readme.py
 
 clean:  ## remove the virtual environment, runs and caches
 	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -14,13 +14,14 @@ import torch
 
 from hge.baselines.separate import Separate, ToldAnswers
 from hge.baselines.tame import Tame, TameAnswers
+from hge.build import build_pool, build_scenario
 from hge.config import RunConfig, TameConfig, override
 from hge.events import Event, ExpertChanged, ExpertCreated, UpdateSkipped
 from hge.keys import Keys
 from hge.learner import Step
 from hge.recipes import build_config
 from hge.report import write_report
-from hge.run import build_pool, build_scenario, run
+from hge.run import run
 from hge.types import Batch
 
 SMALL = TameConfig(window=10, warmup=3, buffer=40, selector_epochs=2)

@@ -11,11 +11,11 @@ from sklearn.metrics import roc_auc_score
 
 from hge import GatedExperts
 from hge.answer import Answerer
+from hge.build import build_pool, build_scenario
 from hge.calibration import GROWTH
 from hge.keys import Keys
 from hge.learner import Learner
 from hge.recipes import build_config
-from hge.run import build_pool, build_scenario
 
 
 def rows() -> tuple[np.ndarray, np.ndarray]:

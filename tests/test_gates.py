@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from hge.build import build_scenario
 from hge.cli import app
 from hge.data.validation import content_part, for_choosing
 from hge.gates import _groups, gates
 from hge.keys import Keys
 from hge.recipes import build_config
-from hge.run import build_scenario
 from hge.window import follow
 
 

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from hge.build import build_pool
 from hge.data.catalogue import SCENARIOS, Request
 from hge.data.scenarios import Scenario
 from hge.events import Event
 from hge.keys import Keys
 from hge.learner import Learner
 from hge.recipes import build_config
-from hge.run import build_pool, run
+from hge.run import run
 
 FOLDER = os.environ.get("HGE_DATA")
 pytestmark = [

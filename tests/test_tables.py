@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -124,11 +125,12 @@ def test_formats() -> None:
     markdown, latex = as_markdown(4, table), as_latex(4, table)
     assert "| smnist | GE | accuracy | 99.54 ± 0.09 | 99.50 | 90.00 | reproduced | paper |" in markdown
     assert "Dark Experience Replay" in markdown
-    assert "single samples" in notes(4)[-1]
+    assert "single samples" in notes(4)[-2]
+    assert "pmnist 97.9 (GE), smnist 99.54 (GE), cif10 91.32 (TAME), cif100-10 74.64 (DER)" in notes(4)[-1]
     assert r"smnist & GE & gate accuracy & 100 $\pm$ 0 & 99.50" in latex
     rows = [line for line in latex.splitlines() if line.endswith(r"\\")]
     assert len(rows) == len(table) + 1
-    assert {line.count("&") for line in rows} == {10}
+    assert {line.count("&") for line in rows} == {11}
     assert len(json.loads(as_json(4, table))["lines"]) == len(table)
 
 
@@ -154,7 +156,7 @@ def test_our_own_results_can_be_shown(number: int) -> None:
     ("arguments", "message"),
     [
         (["6"], "table: got 6, expected 1 to 5"),
-        (["1", "--format", "tea"], "format: got 'tea', expected one of markdown, latex, json"),
+        (["1", "--format", "tea"], "format: got 'tea', expected one of text, markdown, latex, json"),
         (["1", "--results", "nowhere"], "results: got nowhere, expected a folder"),
     ],
 )
@@ -165,6 +167,19 @@ def test_wrong_calls_end_with_one_line(arguments: list[str], message: str, tmp_p
     )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert message in done.stderr
+
+
+@pytest.mark.parametrize("columns", ["80", "160"])
+def test_a_terminal_of_any_width_can_show_a_table(columns: str, tmp_path: Path) -> None:
+    run = result("smnist", "ge", **accuracies(99.5, 90.0)) | {"experts_unpromoted": 2}
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    command = [sys.executable, "-m", "hge", "table", "4", "--results", str(tmp_path)]
+    shown = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"COLUMNS": columns}).stdout
+    assert max(map(len, shown.splitlines())) <= int(columns)
+    words = " ".join(shown.split())
+    assert "99.54 ± 0.09 99.50 90.00 reproduced" in words
+    for text in ("Dark Experience Replay", "TAME and CN-DPM route single samples"):
+        assert text in words
 
 
 def test_the_command_writes_a_file(tmp_path: Path) -> None:

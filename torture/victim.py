@@ -15,11 +15,12 @@ from typing import Any, Literal
 
 import torch
 
+from hge.build import build_scenario
 from hge.checkpoint import Checkpoints
 from hge.keys import Keys
 from hge.learner import Learner, Step
 from hge.recipes import build_config
-from hge.run import build_scenario, run
+from hge.run import run
 from hge.snapshot import Snapshot
 from torture.digest import answers_digest, state_digest
 

@@ -1,4 +1,4 @@
-"""The `hge` command: demo, run, scenarios, gates, trees, report, table, data, bench."""
+"""The `hge` command: demo, run, reproduce, scenarios, gates, trees, report, table, data, bench."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from hge import bench_commands, data_commands
+from hge.build import AnyLearner, build_scenario, check
 from hge.config import RunConfig, override
 from hge.data.catalogue import SCENARIOS
 from hge.data.datasets import data_folder, find
@@ -24,11 +25,13 @@ from hge.gates_commands import gates_command
 from hge.keys import Keys
 from hge.learner import Step
 from hge.organise import organise
+from hge.overview import write_overview
 from hge.pool import resolve_device
 from hge.recipes import METHODS, PAPER, RECIPES, build_config
 from hge.record import read_result
 from hge.report import ORGANISATIONS, trees_of, write_report, write_trees
-from hge.run import CHECKPOINT_EVERY, AnyLearner, build_scenario, check, run
+from hge.reproduce_commands import reproduce_command
+from hge.run import CHECKPOINT_EVERY, run
 from hge.table_commands import table_command
 
 app = typer.Typer(
@@ -40,6 +43,7 @@ app = typer.Typer(
 app.add_typer(data_commands.app, name="data")
 app.add_typer(bench_commands.app, name="bench")
 app.command("gates")(gates_command)
+app.command("reproduce")(reproduce_command)
 app.command("table")(table_command)
 console = Console()
 
@@ -78,6 +82,7 @@ def run_command(
     on_bad_batch: Annotated[
         str, typer.Option(help="raise or skip: a batch with NaN, of a wrong shape or with unknown labels.")
     ] = "raise",
+    track: Annotated[bool, typer.Option("--track", help="Record accuracy over the stream; takes time.")] = False,
     data: DataFolder = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the run's files.  [default: runs/NAME]")] = None,
     set_: Annotated[
@@ -93,7 +98,7 @@ def run_command(
 ) -> None:
     """Run a scenario and write config.json, events.jsonl, trace.csv, result.json and report.html."""
     config = build_config(scenario, method, recipe, epochs_scale=epochs_scale)
-    config = replace(config, seed=seed, device=resolve_device(device), mix=mix, visits=visits, blend=blend)
+    config = replace(config, seed=seed, device=resolve_device(device), mix=mix, visits=visits, blend=blend, track=track)
     config = config if tasks is None else replace(config, tasks=tasks)
     assignments = [f"score.name={score}"] if score else []
     assignments += [f"routing={routing}", f"pool={pool}", f"precision={precision}", f"on_bad_batch={on_bad_batch}"]
@@ -138,9 +143,15 @@ def trees(
 
 
 @app.command()
-def report(folder: Annotated[Path, typer.Argument(help="Folder of a finished run.")]) -> None:
-    """Write report.html anew from a run's files."""
-    console.print(f"Report: {write_report(folder)}", soft_wrap=True)
+def report(
+    folder: Annotated[Path, typer.Argument(help="Folder of a finished run, or one with results of many.")],
+) -> None:
+    """Write report.html anew: of a run from its files, or one page for everything below a folder of results."""
+    of_one_run = not folder.is_dir() or any(
+        (folder / name).is_file() for name in ("config.json", "result.json", "gates.json")
+    )
+    path = write_report(folder) if of_one_run else write_overview(folder)
+    console.print(f"Report: {path}", soft_wrap=True)
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from numbers import Integral, Real
 from types import UnionType
@@ -167,6 +168,8 @@ class RunConfig:
     """Of products on a GPU: tf32 rounds their inputs to 10 bits, bf16 computes in 8 (autocast)."""
     augment: bool = False
     """Train experts on randomly flipped and cropped images."""
+    track: bool = False
+    """Record accuracy over the stream: of batches before they are learned, and of all tasks after each visit."""
     idle_on_host: bool = False
     """stacked: experts that are not in use wait in the host's memory; the gate keeps what it needs."""
     net: str = "mlp"
@@ -187,6 +190,26 @@ class RunConfig:
     def as_json(self) -> dict[str, Any]:
         """Return all settings as plain JSON values."""
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> RunConfig:
+        """Read settings that `as_json` gave; what is missing has its default."""
+        parts: dict[str, type[Any]] = {
+            "learner": LearnerConfig,
+            "optimiser": OptimiserConfig,
+            "score": ScoreConfig,
+            "tame": TameConfig,
+        }
+        made = {name: _read_fields(kind, values[name]) for name, kind in parts.items() if name in values}
+        return _read_fields(cls, {**values, **made})
+
+
+def _read_fields(kind: type[Config], values: Mapping[str, Any]) -> Config:
+    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    for name in values:
+        if name not in known:
+            raise ValueError(f"{name}: no such setting; there are {', '.join(known)}")
+    return kind(**values)
 
 
 def override(config: Config, assignment: str) -> Config:

@@ -130,6 +130,8 @@ class Figures:
     """[tasks, experts] percentage of a task's groups that were sent to an expert."""
     reached: FloatArray
     """[nodes] percentage of a task's groups that ended at or below a node of the tree."""
+    by_task: tuple[float, ...]
+    """Accuracy of each task."""
 
 
 class Organised(Protocol):
@@ -196,4 +198,5 @@ def evaluate(
         float(np.mean(queried)),
         np.stack(routed),
         np.mean(reached, axis=0),
+        accuracy,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from hge.config import OnBadBatch
@@ -36,12 +36,12 @@ class Feed:
         shape: Shape,
         classes: int,
         on_bad_batch: OnBadBatch,
-        learned: int = 0,
-        skipped: Sequence[int] = (),
+        learned: int,
+        skipped: list[int],
     ) -> None:
         self.origins: deque[Origin] = deque()
-        self.skipped = list(skipped)
-        """Places in the stream of the batches that were skipped."""
+        self.skipped = skipped
+        """Places in the stream of the batches that were skipped; those to come are added."""
         self.position = learned + len(self.skipped)
         """Batches that were taken from the stream, good and bad."""
         self.ended = False

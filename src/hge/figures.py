@@ -22,7 +22,7 @@ BOUND = "#8d99ae"
 
 def loss_figure(record: RunRecord) -> str:
     """The loss of every batch, the bound it was held against, and what was decided."""
-    with _figure(11, 5.2) as (figure, svg):
+    with svg_figure(11, 5.2) as (figure, svg):
         loss_axes, task_axes = figure.subplots(2, 1, sharex=True, height_ratios=[5, 1])
         _draw_losses(loss_axes, record)
         _draw_strips(task_axes, record)
@@ -35,7 +35,7 @@ def switch_figure(record: RunRecord, step: int, before: int = 40, after: int = 4
     trace = record.trace
     window = (trace["step"] >= step - before) & (trace["step"] < step + after)
     close = RunRecord(record.config, record.events, {k: v[window] for k, v in trace.items()}, record.result)
-    with _figure(11, 3.2) as (figure, svg):
+    with svg_figure(11, 3.2) as (figure, svg):
         axes = figure.subplots()
         _draw_losses(axes, close, size=16)
         axes.set_xlabel("batch")
@@ -46,7 +46,7 @@ def routing_figure(record: RunRecord, routing: str) -> str:
     """Which expert answers for which task: percentage of the test groups."""
     routed = np.array(record.result["routed"][routing])
     tasks, experts = routed.shape
-    with _figure(1.8 + 0.55 * experts, 1.1 + 0.42 * tasks) as (figure, svg):
+    with svg_figure(1.8 + 0.55 * experts, 1.1 + 0.42 * tasks) as (figure, svg):
         axes = figure.subplots()
         axes.imshow(routed, cmap="Blues", vmin=0, vmax=120, aspect="auto")
         for (t, e), value in np.ndenumerate(routed):
@@ -62,7 +62,7 @@ def routing_figure(record: RunRecord, routing: str) -> str:
 
 def gates_figure(result: dict[str, Any]) -> str:
     """How often each score finds the right expert, by the number of rows that are known to belong together."""
-    with _figure(7.5, 4.0) as (figure, svg):
+    with svg_figure(7.5, 4.0) as (figure, svg):
         axes = figure.subplots()
         for number, row in enumerate(result["scores"]):
             sizes, right = list(map(int, row["gate_accuracy"])), list(row["gate_accuracy"].values())
@@ -76,7 +76,7 @@ def gates_figure(result: dict[str, Any]) -> str:
 
 def roc_figure(unknown: dict[str, Any]) -> str:
     """Rows of an unknown task that are found, against false alarms on known ones."""
-    with _figure(4.2, 3.8) as (figure, svg):
+    with svg_figure(4.2, 3.8) as (figure, svg):
         axes = figure.subplots()
         axes.plot(unknown["false_alarms"], unknown["found"], color=colour_of(0))
         axes.plot([0, 1], [0, 1], ":", color=BOUND)
@@ -152,7 +152,7 @@ def _runs(
 
 
 @contextmanager
-def _figure(width: float, height: float) -> Iterator[tuple[Figure, io.StringIO]]:
+def svg_figure(width: float, height: float) -> Iterator[tuple[Figure, io.StringIO]]:
     """Give a figure to draw on, and leave its SVG (from the tag on, to be set into a page) in the buffer."""
     style: dict[Any, Any] = {
         "svg.fonttype": "none",

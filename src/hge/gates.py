@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from hge.build import build_pool, build_scenario, build_spec, check
 from hge.calibration import Calibration
 from hge.config import RunConfig, ScoreConfig
 from hge.data.scenarios import Scenario
@@ -26,7 +27,7 @@ from hge.joint import Joint
 from hge.keys import Keys
 from hge.pool import ExpertPool
 from hge.record import write_json
-from hge.run import build_pool, build_scenario, build_spec, check, protocol
+from hge.run import protocol
 from hge.scores import Pupil, Score, build_score
 from hge.strangers import last_task_unknown
 from hge.switch import LossStats

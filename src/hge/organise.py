@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hge.build import build_pool, build_scenario, check
 from hge.config import RunConfig
 from hge.data.scenarios import Scenario
 from hge.expert import Remembered, Replay
@@ -17,7 +18,7 @@ from hge.keys import Keys
 from hge.pivots import build_tree
 from hge.pool import ExpertPool
 from hge.record import RunRecorder
-from hge.run import build_pool, build_scenario, check, protocol
+from hge.run import protocol
 from hge.settling import Scoreboard
 from hge.types import Batch
 from hge.upper import OwnedBatches, TreeFigures, figures, flat_tree, lca_tree, search_upper, select, statistics

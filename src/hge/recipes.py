@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 from hge.config import LearnerConfig, Method, OptimiserConfig, RunConfig, ScoreConfig
 from hge.data.catalogue import SCENARIOS
@@ -40,6 +40,11 @@ PAPER: dict[str, PaperSettings] = {
     "cif100-superclasses": PaperSettings(400, 0.75, convolutional=True, adam=True),
 }
 
+TOLD = (
+    *("tasks", "epochs", "seed", "batch_size", "test_batch_size", "mix", "visits", "blend"),
+    *("device", "pool", "precision", "idle_on_host", "routing", "track"),
+)
+"""Settings that are no recipe's business: how much of what is run, and where."""
 METHODS: tuple[str, ...] = get_args(Method)
 
 
@@ -67,6 +72,25 @@ def build_config(scenario: str, method: str = "ge", recipe: str = "default", *, 
         config = replace(config, score=ScoreConfig())  # nobody asks for it: the cheap one
     epochs = max(1, round(config.epochs * epochs_scale))
     return replace(config, method=cast(Method, method), learner=learner, epochs=epochs)
+
+
+def changes(config: RunConfig) -> dict[str, Any]:
+    """Return the settings in which a run departs from its recipe; those that its protocol tells anyway do not count.
+
+    >>> from hge.config import override
+    >>> changes(override(build_config("split-digits"), "learner.epsilon=5"))
+    {'learner.epsilon': 5.0}
+    """
+    recipe = build_config(config.scenario, config.method, config.recipe).as_json()
+    found: dict[str, Any] = {}
+    for name, value in config.as_json().items():
+        if name == "tame" and config.method != "tame":
+            continue  # a baseline's own settings
+        if isinstance(value, dict):
+            found |= {f"{name}.{inner}": v for inner, v in value.items() if v != recipe[name][inner]}
+        elif value != recipe[name] and name not in TOLD:
+            found[name] = value
+    return found
 
 
 def default(scenario: str) -> RunConfig:

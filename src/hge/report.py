@@ -15,6 +15,7 @@ from hge.drawing import DrawnTree, colour_of, tree_svg
 from hge.figures import gates_figure, loss_figure, roc_figure, routing_figure, switch_figure
 from hge.gate import Tree
 from hge.record import RunRecord, read_result
+from hge.stream_figures import matrix_figure, stream_figure
 
 GATES = "gates.json"
 ORGANISATIONS = {
@@ -44,7 +45,7 @@ def write_gates(folder: Path) -> Path:
     sizes = [str(size) for size in result["groups"] if str(size) in result["scores"][0]["gate_accuracy"]]
     roc = Markup(roc_figure(strangers)) if strangers else ""
     path = folder / "report.html"
-    path.write_text(_render("gates.html.j2", **result, sizes=sizes, plot=Markup(plot), roc=roc), encoding="utf-8")
+    path.write_text(render("gates.html.j2", **result, sizes=sizes, plot=Markup(plot), roc=roc), encoding="utf-8")
     return path
 
 
@@ -56,7 +57,7 @@ def write_trees(folders: Sequence[Path], path: Path) -> Path:
         for name, drawn in trees_of(read_result(folder)).items()
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(_render("trees.html.j2", trees=trees), encoding="utf-8")
+    path.write_text(render("trees.html.j2", trees=trees), encoding="utf-8")
     return path
 
 
@@ -79,7 +80,7 @@ def domains_of_experts(result: dict[str, Any]) -> list[str]:
 def _run_page(record: RunRecord) -> str:
     created = [e["step"] for e in record.events if e["event"] == "expert_created"]
     [drawn] = trees_of(record.result).values()
-    return _render(
+    return render(
         "report.html.j2",
         result=record.result,
         config=record.config,
@@ -91,16 +92,19 @@ def _run_page(record: RunRecord) -> str:
         routing_svg=Markup(routing_figure(record, record.config["routing"])),
         tree_svg=Markup(tree_svg(drawn)) if record.config["learner"]["organisation"] != "flat" else None,
         story=story(record),
+        stream_svg=Markup(stream_figure(record.result)) if "tracked" in record.result else None,
+        matrix_svg=Markup(matrix_figure(record.result)) if "tracked" in record.result else None,
         colour_of=colour_of,
     )
 
 
 def _organise_page(result: dict[str, Any]) -> str:
     trees = {name: Markup(tree_svg(drawn)) for name, drawn in trees_of(result).items()}
-    return _render("organise.html.j2", result=result, protocol=result["protocol"], trees=trees, names=ORGANISATIONS)
+    return render("organise.html.j2", result=result, protocol=result["protocol"], trees=trees, names=ORGANISATIONS)
 
 
-def _render(template: str, **values: Any) -> str:
+def render(template: str, **values: Any) -> str:
+    """Fill a page."""
     pages = Environment(loader=PackageLoader("hge", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     return pages.get_template(template).render(**values)
 

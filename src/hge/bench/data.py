@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from hge.build import build_pool, build_scenario
 from hge.keys import Keys
 from hge.recipes import build_config
 from hge.record import environment
-from hge.run import build_pool, build_scenario
 
 WARM_UP, TRAINED = 3, 12
 

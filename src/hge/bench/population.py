@@ -14,13 +14,13 @@ import torch
 
 from hge.bench.measure import Plan
 from hge.bench.stream import SyntheticTask, synthetic_scenario
+from hge.build import build_pool
 from hge.config import LearnerConfig, OptimiserConfig, RunConfig, ScoreConfig
 from hge.keys import Keys
 from hge.learner import Learner
 from hge.nets import Shape
 from hge.pivots import build_tree
 from hge.plain import Precision, ScoreName, arithmetic
-from hge.run import build_pool
 from hge.settling import SettlingOrganisation
 from hge.switch import RecentEntry
 from hge.types import Batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Protocol
 
 import torch
@@ -115,7 +115,12 @@ class Scenario:
 
     def batches(self, batch_size: int, epochs: int) -> int:
         """Return the length of the stream in batches."""
-        return sum(_epochs(v, epochs) * len(_cuts(len(self.tasks[v.task].train), batch_size)) for v in self.visits)
+        return self.visit_ends(batch_size, epochs)[-1]
+
+    def visit_ends(self, batch_size: int, epochs: int) -> list[int]:
+        """Return the step at which each visit ends; blended ones end up to `blend` batches later."""
+        cuts = [len(_cuts(len(self.tasks[v.task].train), batch_size)) for v in self.visits]
+        return list(accumulate(_epochs(v, epochs) * n for v, n in zip(self.visits, cuts, strict=True)))
 
     def stream(self, batch_size: int, epochs: int, keys: Keys, start: int = 0) -> Iterator[tuple[int, Batch]]:
         """Yield (task, batch) from a step on: reshuffled each epoch, the last partial batch kept unless of one row."""

@@ -1,0 +1,196 @@
+"""README's results tables, made of the files in results/ and set between their markers.
+
+    python benchmarks/readme.py    (or: make results)
+
+`tests/test_results.py` fails when README and results/ disagree.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hge.tables import build_table, read_results
+
+ROOT = Path(__file__).parent.parent
+DIGITS = ("split-digits", "permuted-digits", "recurring-digits")
+METHODS = (("ge", "default"), ("ge-no-review", "default"), ("ge", "paper"))
+GATES = ("smnist",)
+TREES = (("ge", "default"), ("hge", "default"), ("hge", "paper"))
+# scenario, file stem, seeds, the paper's HGE and Upper: experts queried (Table 2); None: the digits are ours
+ORGANISED = (
+    ("split-digits", "digits/split-digits", 5, None, None),
+    ("permuted-digits, 20 tasks", "digits/permuted-digits-20", 5, None, None),
+    ("smnist", "real/smnist", 5, 3.83, 3.56),
+    ("pmnist", "real/pmnist", 3, 11.25, 8.05),
+    ("mnist-kmnist (not comparable)", "real/mnist-kmnist", 5, 6.42, 5.13),
+    ("mnist-cif10", "real/mnist-cif10", 3, 5.29, 4.92),
+    ("cif10-inv", "real/cif10-inv", 3, 6.62, 5.31),
+)
+
+
+def results(stem: str, method: str, recipe: str, seeds: int = 5) -> list[dict[str, Any]]:
+    """Return the results of one method and recipe, one per seed, all from committed trees."""
+    files = [ROOT / "results" / f"{stem}-{method}-{recipe}-seed{seed}.json" for seed in range(seeds)]
+    found = [json.loads(file.read_text()) for file in files]
+    for seed, result in enumerate(found):
+        protocol = result["protocol"]
+        assert (protocol["method"], protocol["recipe"], protocol["seed"]) == (method, recipe, seed)
+        assert protocol["commit"] != "unknown"
+        assert not protocol["commit"].endswith("+"), "a result comes from a committed tree"
+    return found
+
+
+def spread(values: list[float]) -> str:
+    """Write mean and standard deviation."""
+    return f"{np.mean(values):.2f} ± {np.std(values):.2f}"
+
+
+def digits_table() -> str:
+    """Without task labels, on digits."""
+    lines = [
+        "| scenario | method | recipe | accuracy, single samples | accuracy, batches of 32 | gate, single samples "
+        "| experts | false / missed switches |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for scenario in DIGITS:
+        for method, recipe in METHODS:
+            runs = results(f"digits/{scenario}", method, recipe)
+            keys = ("accuracy_sample", "accuracy_batch", "gate_accuracy_sample")
+            figures = [spread([r[key] for r in runs]) for key in keys]
+            experts = ", ".join(str(n) for n in sorted({r["experts"] for r in runs}))
+            switches = " / ".join(str(sum(r[f"switches_{kind}"] for r in runs)) for kind in ("false", "missed"))
+            lines.append(f"| {scenario} | {method} | {recipe} | {' | '.join(figures)} | {experts} | {switches} |")
+    return "\n".join(lines)
+
+
+def trees_table() -> str:
+    """What the paper's tree loses, and ours does not."""
+    lines = [
+        "| scenario | method | recipe | accuracy, single samples | accuracy, batches of 32 "
+        "| experts queried, single samples | experts queried, batches of 32 |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, stem in (
+        ("split-digits", "digits/split-digits"),
+        ("permuted-digits, 20 tasks", "digits/permuted-digits-20"),
+    ):
+        for method, recipe in TREES:
+            runs = results(stem, method, recipe)
+            keys = ("accuracy_sample", "accuracy_batch", "experts_queried_sample", "experts_queried_batch")
+            figures = " | ".join(spread([r[key] for r in runs]) for key in keys)
+            lines.append(f"| {name} | {method} | {recipe} | {figures} |")
+    return "\n".join(lines)
+
+
+def organised_table() -> str:
+    """The same experts, organised in four ways."""
+    lines = [
+        "| scenario | seeds | flat: right | HGE: right | Upper: right | ours: right "
+        "| experts | HGE: asked | Upper: asked | ours: asked | paper's HGE / Upper: asked |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, stem, seeds, paper_hge, paper_upper in ORGANISED:
+        runs = results(stem, "organise", "default", seeds)
+        right = [spread([r["organisation"][k]["accuracy"] for r in runs]) for k in ("ge", "hge", "upper", "tree")]
+        asked = [spread([r["organisation"][k]["experts_queried"] for r in runs]) for k in ("hge", "upper", "tree")]
+        paper = "–" if paper_hge is None else f"{paper_hge} / {paper_upper}"
+        lines.append(
+            f"| {name} | {seeds} | {' | '.join(right)} | {len(runs[0]['tasks'])} | {' | '.join(asked)} | {paper} |"
+        )
+    return "\n".join(lines)
+
+
+def scale_table() -> str:
+    """How the cost of a choice grows with the experts."""
+    rows = json.loads((ROOT / "results" / "scale.json").read_text())["rows"]
+    lines = [
+        "| experts | asked per batch, tree | tree, ms | flat (one batched product), ms | right, tree | right, flat |",
+        "|---|---|---|---|---|---|",
+    ]
+    for r in rows:
+        times = f"{r['tree_ms']:.2f} | {r['flat_ms']:.2f}"
+        right = f"{r['tree_right']:.1f} % | {r['flat_right']:.1f} %"
+        lines.append(f"| {r['experts']} | {r['queried']:.1f} | {times} | {right} |")
+    return "\n".join(lines)
+
+
+def speed_table() -> str:
+    """Speed, as ratios to plain training."""
+    lines = ["| device | network | score | way | 1 expert | 20 | 100 |", "|---|---|---|---|---|---|---|"]
+    for name in ("h200-steps-mlp-autoencoder", "h200-steps-mlp-subspace", "h200-steps-resnet18-subspace", "cpu-steps"):
+        document = json.loads((ROOT / "results" / "bench" / f"{name}.json").read_text())
+        on_gpu = name.startswith("h200")
+        for way in ("sticky", "literal"):
+            rows = [row for row in document["steps"] if row["loop"] == f"GE {way}"]
+            ratio = {r["experts"]: r["ratio_to_graphed" if on_gpu else "ratio_to_eager"]["median"] for r in rows}
+            subject = rows[0]["subject"]
+            device = "H200" if on_gpu else "CPU, 2 cores"
+            cells = " | ".join(f"{ratio[n]:.2f}" if n in ratio else "–" for n in (1, 20, 100))
+            lines.append(f"| {device} | {subject['net']} | {subject['score']} | {way} | {cells} |")
+    return "\n".join(lines)
+
+
+def gates_table() -> str:
+    """How often each score finds the right expert."""
+    sizes = ("1", "8", "32", "128")
+    lines = [
+        f"| scenario | epochs | score | {' | '.join(sizes)} | accuracy, single samples | multiply-adds |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for scenario in GATES:
+        boards = [json.loads((ROOT / f"results/gates/{scenario}-seed{seed}.json").read_text()) for seed in range(3)]
+        assert {board["part"] for board in boards} == {"test"}
+        for number, first in enumerate(boards[0]["scores"]):
+            rows = [board["scores"][number] for board in boards]
+            gate = " | ".join(spread([row["gate_accuracy"][size] for row in rows]) for size in sizes)
+            accuracy = spread([row["accuracy"]["1"] for row in rows])
+            epochs = boards[0]["protocol"]["epochs"]
+            cost = f"{first['multiply_adds']:,}"
+            lines.append(f"| {scenario} | {epochs} | {first['score']} | {gate} | {accuracy} | {cost} |")
+    return "\n".join(lines)
+
+
+def paper_table() -> str:
+    """Accuracy beside that of the paper's Tables 4 and 5, of what was run."""
+    lines = [
+        "| scenario | method | paper | ours | ours, single samples | verdict | recipe | epochs | seeds |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    found = read_results(ROOT / "results")
+    for line in (line for number in (4, 5) for line in build_table(number, found)):
+        if line.figure == "accuracy" and line.seeds:
+            figures = (line.paper, line.ours, line.single_samples, line.verdict, line.recipe, line.epochs, line.seeds)
+            lines.append(f"| {line.scenario} | {line.method} | {' | '.join(map(str, figures))} |")
+    return "\n".join(lines)
+
+
+TABLES = {
+    "digits": digits_table,
+    "trees": trees_table,
+    "organised": organised_table,
+    "paper": paper_table,
+    "gates": gates_table,
+    "speed": speed_table,
+    "scale": scale_table,
+}
+
+
+def filled(readme: str) -> str:
+    """Return README's text with every table made anew."""
+    for name, table in TABLES.items():
+        place = re.compile(rf"(<!-- results: {name} -->\n)(?:\|[^\n]*\n)*")
+        text = table()
+        readme, places = place.subn(lambda found, text=text: f"{found[1]}{text}\n", readme)
+        if places != 1:
+            raise ValueError(f"README: got {places} places for the table {name}, expected 1")
+    return readme
+
+
+if __name__ == "__main__":
+    path = ROOT / "README.md"
+    path.write_text(filled(path.read_text(encoding="utf-8")), encoding="utf-8")

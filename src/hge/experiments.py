@@ -1,0 +1,139 @@
+"""Which runs make which table or figure of the paper, and which of them have been made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hge.build import RESUMABLE
+from hge.config import RunConfig, override
+from hge.paper_tables import TITLES, paper_table
+from hge.recipes import build_config
+from hge.tables import OURS, Result
+
+FIGURES = {1: (("smnist", "hge"),), 2: (("cif10-inv", "organise"), ("mnist-kmnist", "organise"))}
+"""Figure -> (scenario, method) of the trees that it shows."""
+DECIDING = (
+    "scenario",
+    "method",
+    "recipe",
+    "tasks",
+    "batch_size",
+    "test_batch_size",
+    "epochs",
+    "mix",
+    "visits",
+    "blend",
+)
+"""What two results of the same run have in common, besides score and seed."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: a name that no other run has, and its settings. As JSON it can go to another machine."""
+
+    name: str
+    config: RunConfig
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the job as plain JSON values."""
+        return {"name": self.name, "config": self.config.as_json()}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Job:
+        """Read a job that `as_json` gave."""
+        return cls(values["name"], RunConfig.from_json(values["config"]))
+
+
+def subjects(tables: Iterable[int], figures: Iterable[int] = ()) -> list[tuple[str, str]]:
+    """Return the (scenario, method) whose runs tables and figures need; rows that the paper quotes need none.
+
+    >>> subjects([], [1])
+    [('smnist', 'hge')]
+    """
+    needed = []
+    for number in tables:
+        for cell in paper_table(number):
+            method = "organise" if number in (2, 3) else OURS.get(cell.method)
+            needed += [(cell.scenario, method)] if method else []
+    for number in figures:
+        if number not in FIGURES:
+            raise ValueError(f"figure: got {number}, expected one of {', '.join(map(str, FIGURES))}")
+        needed += FIGURES[number]
+    return list(dict.fromkeys(needed))
+
+
+def table_numbers(text: str) -> list[int]:
+    """Read a table's number, or `all`.
+
+    >>> table_numbers("all"), table_numbers("4")
+    ([1, 2, 3, 4, 5], [4])
+    """
+    if text == "all":
+        return list(TITLES)
+    if not text.isdecimal() or int(text) not in TITLES:
+        raise ValueError(f"table: got {text!r}, expected 1 to {len(TITLES)}, or all")
+    return [int(text)]
+
+
+def choose(
+    needed: Sequence[tuple[str, str]], scenarios: Sequence[str], methods: Sequence[str]
+) -> list[tuple[str, str]]:
+    """Narrow down what is needed to some scenarios and methods; where nothing is needed they stand for themselves."""
+    if not needed:
+        return list(dict.fromkeys((scenario, method) for scenario in scenarios for method in methods))
+    for name, asked, known in (
+        ("scenario", scenarios, [scenario for scenario, _ in needed]),
+        ("method", methods, [method for _, method in needed]),
+    ):
+        for value in asked:
+            if value not in known:
+                raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(dict.fromkeys(known))}")
+    return [(s, m) for s, m in needed if (not scenarios or s in scenarios) and (not methods or m in methods)]
+
+
+def build_jobs(
+    chosen: Iterable[tuple[str, str]],
+    *,
+    recipe: str,
+    seeds: int,
+    epochs_scale: float,
+    device: str,
+    precision: str = "fp32",
+    track: bool = False,
+) -> list[Job]:
+    """Return the runs, all of one seed before those of the next."""
+    if seeds < 1:
+        raise ValueError(f"seeds: got {seeds}, expected at least 1")
+    made = []
+    for scenario, method in chosen:
+        config = build_config(scenario, method, recipe, epochs_scale=epochs_scale)
+        config = override(config, f"precision={precision}")
+        made.append(replace(config, device=device, track=track and method in RESUMABLE))
+    return [Job(_name(config, seed), replace(config, seed=seed)) for seed in range(seeds) for config in made]
+
+
+def not_yet_made(jobs: Iterable[Job], results: Iterable[Result]) -> list[Job]:
+    """Leave out the runs whose results are there."""
+    there: dict[tuple[Any, ...], list[Result]] = {}
+    for result in results:
+        there.setdefault(_identity(result["protocol"]), []).append(result)
+    return [job for job in jobs if not any(_answers(job, found) for found in there.get(_wanted(job.config), []))]
+
+
+def _name(config: RunConfig, seed: int) -> str:
+    return f"{config.scenario}-{config.method}-{config.recipe}-epochs{config.epochs}-seed{seed}"
+
+
+def _wanted(config: RunConfig) -> tuple[Any, ...]:
+    chosen = {name: getattr(config, name) for name in DECIDING}
+    return _identity(chosen | {"score": config.score.name, "seed": config.seed})
+
+
+def _identity(protocol: dict[str, Any]) -> tuple[Any, ...]:
+    return (*(protocol.get(name) for name in (*DECIDING, "score", "seed")), str(protocol.get("changed") or ""))
+
+
+def _answers(job: Job, result: Result) -> bool:
+    return not job.config.track or "tracked" in result

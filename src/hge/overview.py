@@ -1,0 +1,197 @@
+"""One page for a folder of results: the paper's tables beside ours, the streams, the trees, the gates, the speed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from hge.data.catalogue import SCENARIOS
+from hge.drawing import tree_svg
+from hge.figures import gates_figure
+from hge.overview_figures import accuracy_figure, soak_figure, speed_figure
+from hge.paper_tables import TITLES
+from hge.report import ORGANISATIONS, render, trees_of
+from hge.stream_figures import matrix_figure, stream_figure, timeline_figure
+from hge.tables import FOR_CHOOSING, Line, Result, build_table, notes, read_results
+from hge.tracking import average_incremental_accuracy, forgetting
+
+MARKS = {"reproduced": "✓", "better": "▲", "worse": "▼", "differs": "≠", "not comparable": "○"}
+"""Before our figure in a cell; what was not run has no figure."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but their seeds."""
+
+    name: str
+    runs: Sequence[Result]
+
+    @property
+    def first(self) -> Result:
+        """The run of the lowest seed."""
+        return min(self.runs, key=lambda run: int(run["protocol"]["seed"]))
+
+    def spread(self, figure: str) -> str:
+        """Write mean ± deviation of a figure over the runs that have it."""
+        values = [float(run[figure]) for run in self.runs if run.get(figure) is not None]
+        return f"{np.mean(values):.2f}" + (f" ± {np.std(values):.2f}" if len(values) > 1 else "") if values else "–"
+
+    def total(self, figure: str) -> int:
+        """Add a count up over the runs."""
+        return sum(int(run[figure]) for run in self.runs)
+
+
+def write_overview(folder: Path) -> Path:
+    """Write report.html for all results below a folder."""
+    results = [r for r in read_results(folder) if _is_of_a_run(r) and r["protocol"]["seed"] < FOR_CHOOSING]
+    if not results:
+        raise ValueError(f"{folder}: no results there; expected the folder of a finished run, or one with results")
+    groups = _groups(results)
+    learned = [group for group in groups if "organisation" not in group.first]
+    tables = {number: build_table(number, results) for number in TITLES}
+    html = render(
+        "overview.html.j2",
+        runs=len(results),
+        verdicts=Counter(line.verdict for lines in tables.values() for line in lines),
+        marks=MARKS,
+        tables=[_pivot(number, lines) for number, lines in tables.items()],
+        accuracy=_accuracy(tables),
+        learned=learned,
+        streams=[_stream(group) for group in learned if "tracked" in group.first],
+        timeline=_timeline(learned),
+        trees=_trees(groups),
+        gates=_gates(folder / "gates"),
+        speed=_speed(folder / "bench"),
+        soak=_soak(folder / "torture.json"),
+    )
+    path = folder / "report.html"
+    path.write_text(html, encoding="utf-8")
+    return path
+
+
+def _is_of_a_run(result: Result) -> bool:
+    return "accuracy_batch" in result or "organisation" in result  # a leaderboard of gates has a protocol, too
+
+
+def _groups(results: Iterable[Result]) -> list[Group]:
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        found.setdefault(_name(result["protocol"]), []).append(result)
+    return [Group(name, runs) for name, runs in sorted(found.items())]
+
+
+def _name(protocol: dict[str, Any]) -> str:
+    info = SCENARIOS.get(protocol["scenario"])
+    usual = info is not None and protocol["tasks"] == info.tasks
+    parts = [protocol["scenario"], protocol["method"], protocol["recipe"], f"{protocol['epochs']} epochs"]
+    parts += [] if usual else [f"{protocol['tasks']} tasks"]
+    parts += [f"{key} {protocol[key]}" for key in ("mix", "visits", "blend") if protocol.get(key)]
+    parts += [f"{key}={value}" for key, value in protocol.get("changed", {}).items()]
+    return ", ".join(parts)
+
+
+def _pivot(number: int, lines: Sequence[Line]) -> dict[str, Any]:
+    """Lay a table out as the paper does: a column per scenario, a row per method and figure."""
+    rows: dict[tuple[str, str], dict[str, list[Line]]] = {}
+    for line in lines:
+        figure = line.figure.replace("_", " ").replace(".", ", ")
+        rows.setdefault((line.method, figure), {}).setdefault(line.scenario, []).append(line)
+    scenarios = list(dict.fromkeys(line.scenario for line in lines))
+    return {"number": number, "title": TITLES[number], "scenarios": scenarios, "rows": rows, "notes": notes(number)}
+
+
+def _accuracy(tables: dict[int, list[Line]]) -> Markup | None:
+    lines = [line for number in (4, 5) for line in tables[number] if line.figure == "accuracy" and line.seeds]
+    return Markup(accuracy_figure(lines)) if lines else None
+
+
+def _stream(group: Group) -> dict[str, Any]:
+    first = group.first
+    tracked = [run for run in group.runs if "tracked" in run]
+    visited = [[visit["task"] for visit in run["visits"]] for run in tracked]
+    matrices = [run["tracked"]["after_visits"] for run in tracked]
+    falls = [forgetting(matrix, own) for matrix, own in zip(matrices, visited, strict=True)]
+    increments = [average_incremental_accuracy(matrix, own) for matrix, own in zip(matrices, visited, strict=True)]
+    summary = Group("", [{"falls": f, "increments": i} for f, i in zip(falls, increments, strict=True)])
+    return {
+        "name": f"{group.name}, seed {first['protocol']['seed']}",
+        "routing": "single samples" if first["tracked"]["routing"] == "sample" else "batches",
+        "seeds": len(tracked),
+        "forgetting": summary.spread("falls"),
+        "incremental": summary.spread("increments"),
+        "plot": Markup(stream_figure(first)),
+        "matrix": Markup(matrix_figure(first)),
+    }
+
+
+def _timeline(groups: Sequence[Group]) -> Markup | None:
+    told = {group.name: group.first for group in groups if "created" in group.first and not _is_told(group.first)}
+    return Markup(timeline_figure(told)) if told else None
+
+
+def _is_told(result: Result) -> bool:
+    return bool(result["protocol"]["method"] == "separate")  # who is told the tasks detects nothing
+
+
+def _trees(groups: Sequence[Group]) -> dict[str, dict[str, Markup]]:
+    found = {}
+    for group in groups:
+        result = group.first
+        if "trees" in result or result["protocol"]["method"] == "hge":
+            drawn = {name: tree for name, tree in trees_of(result).items() if name != "ge"}
+            name = f"{group.name}, seed {result['protocol']['seed']}"
+            found[name] = {ORGANISATIONS[key]: Markup(tree_svg(tree)) for key, tree in drawn.items()}
+    return found
+
+
+def _gates(folder: Path) -> list[dict[str, Any]]:
+    boards: dict[str, list[dict[str, Any]]] = {}
+    for path in sorted(folder.glob("*.json")):
+        board = json.loads(path.read_text(encoding="utf-8"))
+        boards.setdefault(f"{board['protocol']['scenario']}, {board['protocol']['epochs']} epochs", []).append(board)
+    return [{"name": name, **_mean_board(own)} for name, own in boards.items()]
+
+
+def _mean_board(boards: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the leaderboard of the means over seeds, and its plot."""
+    first, scores = boards[0], []
+    for number, row in enumerate(first["scores"]):
+        rows = [board["scores"][number] for board in boards]
+        means = {
+            figure: {size: float(np.mean([r[figure][size] for r in rows])) for size in row[figure]}
+            for figure in ("gate_accuracy", "accuracy")
+        }
+        scores.append({"score": row["score"], "multiply_adds": row["multiply_adds"], **means})
+    sizes = [str(size) for size in first["groups"] if str(size) in first["scores"][0]["gate_accuracy"]]
+    board = {"scores": scores, "groups": first["groups"]}
+    return {**board, "sizes": sizes, "seeds": len(boards), "plot": Markup(gates_figure(board))}
+
+
+def _speed(folder: Path) -> Markup | None:
+    """Compare with the plain loop that is fastest on the device: one CUDA graph a step, or eager on a CPU."""
+    steps: dict[str, dict[int, float]] = {}
+    for path in sorted(folder.glob("*.json")):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document["settings"]["short"]:
+            continue
+        for row in document.get("steps", []):
+            subject = row["subject"]
+            ratio = row["ratio_to_graphed"] or row["ratio_to_eager"]
+            if row["loop"].startswith("GE") and ratio:
+                name = f"{document['protocol']['device']}, {subject['net']}, {subject['score']}, {row['loop'][3:]}"
+                steps.setdefault(name, {})[row["experts"]] = ratio["median"]
+    return Markup(speed_figure(steps)) if steps else None
+
+
+def _soak(path: Path) -> Markup | None:
+    if not path.is_file():
+        return None
+    soak = json.loads(path.read_text(encoding="utf-8")).get("soak")
+    return Markup(soak_figure(soak)) if soak else None

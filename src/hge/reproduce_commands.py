@@ -1,0 +1,162 @@
+"""The `hge reproduce` command: the runs of a table or figure, one progress display over all of them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from hge.build import RESUMABLE
+from hge.data_commands import DataFolder
+from hge.experiments import FIGURES, Job, build_jobs, choose, not_yet_made, subjects, table_numbers
+from hge.forecast import Forecast
+from hge.jobs import Outcome, Place, forget_progress, read_progress
+from hge.local_executor import LocalExecutor
+from hge.pool import resolve_device
+from hge.ray_executor import RayExecutor
+from hge.recipes import METHODS
+from hge.reproduce import SUBFOLDER, Executor, reproduce
+from hge.run import CHECKPOINT_EVERY
+from hge.tables import read_results
+
+console = Console()
+RECIPES = ("paper", "best")
+EXECUTORS = ("local", "ray")
+
+
+def reproduce_command(
+    table: Annotated[list[str] | None, typer.Option(help="Table of the paper, 1 to 5, or all.")] = None,
+    figure: Annotated[list[int] | None, typer.Option(help=f"Figure, {', '.join(map(str, FIGURES))}.")] = None,
+    scenario: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help=f"Only this one: {', '.join(METHODS)}.")] = None,
+    seeds: Annotated[int, typer.Option(help="Runs with seeds 0 to N - 1.")] = 5,
+    epochs_scale: Annotated[float, typer.Option(help="Factor on the paper's epochs.")] = 1.0,
+    recipe: Annotated[str, typer.Option(help=f"{', '.join(RECIPES)}.")] = "paper",
+    executor: Annotated[str, typer.Option(help="local, or ray: a cluster (pip install 'hge\\[cluster]').")] = "local",
+    ray_address: Annotated[str, typer.Option(help="Of a running cluster.  [default: one on this machine]")] = "",
+    workers: Annotated[int, typer.Option(min=1, help="Runs at a time; ray: runs that share a GPU.")] = 1,
+    results: Annotated[Path, typer.Option(help="Folder of results; what is there is not run again.")] = Path("results"),
+    work: Annotated[Path, typer.Option(help="Folder for runs under way.")] = Path("runs/reproduce"),
+    track: Annotated[bool, typer.Option("--track", help="Also record accuracy over the stream.")] = False,
+    device: Annotated[str, typer.Option(help="auto (what this machine has), cpu, cuda.")] = "auto",
+    precision: Annotated[str, typer.Option(help="fp32, tf32, bf16: of products on a GPU.")] = "fp32",
+    data: DataFolder = None,
+    checkpoint_every: Annotated[int, typer.Option(min=1, help="Batches between checkpoints.")] = CHECKPOINT_EVERY,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the jobs, one JSON a line, and do nothing.")
+    ] = False,
+) -> None:
+    """Make the runs that a table or figure needs; made ones are left out, those that were cut off go on."""
+    for name, value, known in (("recipe", recipe, RECIPES), ("executor", executor, EXECUTORS)):
+        if value not in known:
+            raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(known)}")
+    numbers = [number for text in table or [] for number in table_numbers(text)]
+    chosen = choose(subjects(numbers, figure or []), scenario or [], method or [])
+    if not chosen:
+        raise ValueError("table: got nothing, expected --table, --figure, or --scenario with --method")
+    place = Place(work.absolute(), data.absolute() if data else None, checkpoint_every)
+    # Where a cluster computes, this machine cannot tell whether a device is usable.
+    device = resolve_device(device) if executor == "local" or device == "auto" else device
+    jobs = build_jobs(
+        chosen,
+        recipe=recipe,
+        seeds=seeds,
+        epochs_scale=epochs_scale,
+        device=device,
+        precision=precision,
+        track=track,
+    )
+    left = not_yet_made(jobs, read_results(results) if results.is_dir() else [])
+    if dry_run:
+        for job in left:
+            typer.echo(json.dumps(job.as_json()))
+        typer.echo(f"To run: {len(left)}; already in {results}: {len(jobs) - len(left)}.", err=True)
+        return
+    console.print(f"Runs: {len(jobs)}; already in {results}: {len(jobs) - len(left)}.", soft_wrap=True)
+    if left:
+        local = executor == "local"
+        chosen_executor: Executor = (
+            LocalExecutor(place, workers) if local else RayExecutor(place, ray_address or None, workers)
+        )
+        _carry_out(left, chosen_executor, place, results)
+    _say_where_to_look(numbers, results)
+
+
+def _carry_out(jobs: Sequence[Job], executor: Executor, place: Place, results: Path) -> None:
+    try:
+        with _display(jobs, executor, place) as show:
+            outcomes = reproduce(jobs, executor, results, show)
+    except KeyboardInterrupt:
+        console.print(f"Stopped. Finished runs are in {results / SUBFOLDER}; the same command goes on.", soft_wrap=True)
+        anew = sorted({job.config.method for job in jobs} - RESUMABLE)
+        if anew:
+            console.print(f"Cut-off runs of {', '.join(anew)} have no checkpoints and begin anew.")
+        raise
+    failed = [outcome for outcome in outcomes if outcome.result is None]
+    for outcome in failed:
+        console.print(f"[red]failed[/red] {outcome.name}: {escape(outcome.error)}", soft_wrap=True, highlight=False)
+    if failed:
+        console.print(f"{len(failed)} of {len(jobs)} runs failed; {place.work}/NAME/error.txt says where.")
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _display(jobs: Sequence[Job], executor: Executor, place: Place) -> Iterator[Callable[[list[Outcome]], None]]:
+    """Show all runs in one line, and a line for each that is under way."""
+    for job in jobs:
+        forget_progress(place.folder(job.name))
+    forecast = Forecast([job.name for job in jobs], [(j.config.scenario, j.config.method) for j in jobs])
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[status]}"),
+    )
+    with Progress(*columns, console=console) as progress:
+        whole = progress.add_task("all runs", total=1.0, status="")
+        lines: dict[str, TaskID] = {}
+
+        def show(ended: list[Outcome]) -> None:
+            for outcome in ended:
+                forecast.ended(outcome.name, time.monotonic())
+                if outcome.name in lines:
+                    progress.remove_task(lines.pop(outcome.name))
+                progress.console.print(_one_line(outcome), soft_wrap=True, highlight=False)
+            for name in forecast.unfinished:
+                seen = read_progress(place.folder(name))
+                if seen is not None:
+                    forecast.told(name, seen, time.monotonic())
+                    if name not in lines:
+                        lines[name] = progress.add_task(name, total=1.0, status="")
+                    progress.update(
+                        lines[name], completed=seen.done / seen.total, status=f"{seen.done:,} of {seen.total:,}"
+                    )
+            progress.update(whole, completed=forecast.share, status=forecast.status(executor.at_once))
+
+        yield show
+
+
+def _one_line(outcome: Outcome) -> str:
+    if outcome.result is None:
+        return f"[red]failed[/red] {outcome.name}: {escape(outcome.error)}"
+    if "organisation" in outcome.result:
+        hge = outcome.result["organisation"]["hge"]
+        return f"{outcome.name}: HGE {hge['accuracy']:.2f} % right, {hge['experts_queried']:.2f} experts asked"
+    if outcome.result["dnf"]:
+        return f"{outcome.name}: did not finish, more than five experts within one task"
+    accuracy = outcome.result["accuracy_batch"]
+    return f"{outcome.name}: {accuracy:.2f} % (batches), {outcome.result['accuracy_sample']:.2f} % (single samples)"
+
+
+def _say_where_to_look(tables: Sequence[int], results: Path) -> None:
+    commands = [f"hge table {number} --results {results}" for number in tables] + [f"hge report {results}"]
+    console.print("See: " + "; ".join(commands), soft_wrap=True, highlight=False)

@@ -1,0 +1,71 @@
+"""One page for a folder of results: what is there is shown, what is not is not missed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hge.overview import write_overview
+from hge.recipes import build_config
+from hge.report import write_report
+from hge.run import run
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def tracked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("run")
+    return folder, run(replace(build_config("recurring-digits", epochs_scale=0.2), track=True), folder)
+
+
+def test_our_own_results_make_a_page_by_themselves(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "results", tmp_path / "results")
+    page = write_overview(tmp_path / "results").read_text()
+    for title in ("Table 1.", "Table 5.", "All runs", "Trees", "Who should answer?", "Speed"):
+        assert title in page
+    assert "Memory of a long run" not in page
+    assert "Accuracy over the stream" not in page
+    assert not re.search(r'(src|href)="(?!#)', page), "nothing is fetched from elsewhere"
+    assert "permuted-digits, hge, default, 20 epochs, 20 tasks, learner.organisation=lca" in page, "no seed of another"
+
+
+def test_streams_and_memory_are_shown_where_they_were_recorded(tracked: Any, tmp_path: Path) -> None:
+    _, result = tracked
+    (tmp_path / "run.json").write_text(json.dumps(result))
+    (tmp_path / "torture.json").write_text(json.dumps({"soak": [[0, 4e8], [1000, 4.1e8]]}))
+    page = write_overview(tmp_path).read_text()
+    for title in ("Accuracy over the stream", "average incremental accuracy", "Switches", "Memory of a long run"):
+        assert title in page
+    assert "Trees" not in page
+    assert page.count("<svg") == 4
+    (tmp_path / "torture.json").write_text("{}")
+    assert "Memory of a long run" not in write_overview(tmp_path).read_text()
+
+
+def test_a_tracked_run_shows_its_stream(tracked: Any) -> None:
+    folder, _ = tracked
+    assert "Accuracy over the stream" in write_report(folder).read_text()
+
+
+def test_the_command_takes_a_run_or_a_folder_of_results(tracked: Any, tmp_path: Path) -> None:
+    folder, result = tracked
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "run.json").write_text(json.dumps(result))
+    for place, title in ((folder, "What happened"), (tmp_path / "results", "what was measured")):
+        command = [sys.executable, "-m", "hge", "report", str(place)]
+        assert subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+        assert title in (place / "report.html").read_text()
+    (tmp_path / "empty").mkdir()
+    command = [sys.executable, "-m", "hge", "report", "empty"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "empty: no results there; expected the folder of a finished run, or one with results" in done.stderr

@@ -1,0 +1,187 @@
+"""The runs that tables need: which they are, and that each is made once, whatever happens to the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hge import jobs
+from hge.experiments import Job, build_jobs, choose, not_yet_made, subjects, table_numbers
+from hge.jobs import Place, carry_out, read_progress
+from hge.local_executor import LocalExecutor
+from hge.paper_tables import paper_table
+from hge.recipes import build_config
+from hge.reproduce import SUBFOLDER, reproduce
+from hge.run import CHECKPOINTS, protocol, run
+
+
+def jobs_of(chosen: list[tuple[str, str]], **settings: Any) -> list[Job]:
+    return build_jobs(chosen, **({"recipe": "paper", "seeds": 1, "epochs_scale": 0.1, "device": "cpu"} | settings))
+
+
+def figures(result: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in result.items() if name not in ("samples_per_second", "protocol")}
+
+
+def test_subjects_follow_the_papers_tables() -> None:
+    scenarios = {cell.scenario for number in (4, 5) for cell in paper_table(number)}
+    assert len(scenarios) == 11
+    assert set(subjects([1])) == {(s, m) for s in scenarios for m in ("ge", "ge-no-review", "tame")}
+    assert set(subjects([2])) == set(subjects([3])) == {(s, "organise") for s in scenarios}
+    assert {m for s, m in subjects([4]) if s == "smnist"} == {"separate", "ge", "hge", "tame"}
+    assert {m for s, m in subjects([4]) if s == "imgnet-20"} == {"separate", "ge", "hge"}  # TAME: N/A
+    assert {m for _, m in subjects([5])} == {"separate", "ge", "hge"}
+    assert subjects([], [1, 2]) == [("smnist", "hge"), ("cif10-inv", "organise"), ("mnist-kmnist", "organise")]
+    everything = subjects(table_numbers("all"), [1, 2])
+    assert len(everything) == len(set(everything)) == 11 * 6  # six methods, TAME by Table 1
+
+
+def test_narrowing_down() -> None:
+    needed = subjects([4])
+    assert choose(needed, ["smnist"], ["ge", "hge"]) == [("smnist", "ge"), ("smnist", "hge")]
+    assert choose([], ["split-digits", "split-digits"], ["ge"]) == [("split-digits", "ge")]
+    with pytest.raises(ValueError, match="scenario: got 'cif10-inv', expected one of pmnist"):
+        choose(needed, ["cif10-inv"], [])
+    with pytest.raises(ValueError, match="method: got 'organise', expected one of"):
+        choose(needed, [], ["organise"])
+
+
+@pytest.mark.parametrize("recipe", ["paper", "best"])
+def test_jobs_are_plain_json_and_have_names_of_their_own(recipe: str) -> None:
+    made = jobs_of(subjects([1, 2, 3, 4, 5]), recipe=recipe, seeds=2, track=True)
+    assert len({job.name for job in made}) == len(made)
+    for job in made:
+        assert Job.from_json(json.loads(json.dumps(job.as_json()))) == job
+    assert {job.config.precision for job in jobs_of([("smnist", "ge")], precision="tf32")} == {"tf32"}
+    with pytest.raises(ValueError, match="precision: got 'tea', expected 'fp32' or 'tf32' or 'bf16'"):
+        jobs_of([("smnist", "ge")], precision="tea")
+    with pytest.raises(ValueError, match="epsilom: no such setting"):
+        Job.from_json({"name": "x", "config": {"scenario": "smnist", "learner": {"epsilom": 5}}})
+
+
+def test_what_is_there_is_not_made_again() -> None:
+    first, second = jobs_of([("smnist", "ge")], seeds=2)
+    there = {"protocol": protocol(first.config)}
+    assert not_yet_made([first, second], [there]) == [second]
+    assert not_yet_made([replace(first, config=replace(first.config, device="cuda"))], [there]) == []
+    for change in ({"epochs": 40}, {"tasks": 3}, {"score": "subspace"}, {"changed": {"learner.epsilon": 5.0}}):
+        assert not_yet_made([first], [{"protocol": there["protocol"] | change}]) == [first]
+    tracked = replace(first, config=replace(first.config, track=True))
+    assert not_yet_made([tracked], [there]) == [tracked]
+    assert not_yet_made([tracked], [there | {"tracked": {}}, there]) == []
+
+
+def test_one_that_fails_or_dies_leaves_the_others_alone(tmp_path: Path) -> None:
+    good, dying = jobs_of([("split-digits", "ge")], seeds=2)
+    [failing] = jobs_of([("smnist", "ge")])  # of which there are no data
+    place = Place(tmp_path / "work", data=tmp_path)
+    executor = LocalExecutor(place, workers=2)
+
+    def kill_one(ended: list[Any]) -> None:
+        for name, process in executor._running.values():
+            if name == dying.name and process.is_alive():
+                process.kill()
+
+    outcomes = reproduce([dying, failing, good], executor, tmp_path / "results", kill_one)
+    by_name = {outcome.name: outcome for outcome in outcomes}
+    assert len(outcomes) == 3
+    assert by_name[dying.name].error == "its process died with exit code -9"
+    assert "mnist" in by_name[failing.name].error
+    assert "Traceback" in (place.folder(failing.name) / "error.txt").read_text()
+    [file] = (tmp_path / "results" / SUBFOLDER).iterdir()
+    assert file.name == f"{good.name}.json"
+    assert figures(json.loads(file.read_text())) == figures(run(good.config, tmp_path / "alone"))
+
+
+def test_a_run_whose_end_was_not_heard_of_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [job] = jobs_of([("split-digits", "ge")], epochs_scale=0.05)
+    made = carry_out(job, Place(tmp_path))
+    monkeypatch.setattr(jobs, "run", None)
+    assert carry_out(job, Place(tmp_path)) == made
+    other = replace(job, config=replace(job.config, seed=7))  # of the same name
+    assert "NoneType" in carry_out(other, Place(tmp_path)).error
+
+
+def test_an_older_attempt_gives_way_to_a_newer_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [job] = jobs_of([("split-digits", "ge")], epochs_scale=0.05)
+    monkeypatch.setattr(jobs, "TELL_EVERY", 0.0)
+    write_whole = jobs.write_whole
+
+    def write(path: Path, text: str) -> None:
+        write_whole(path, text)
+        if path.name == jobs.PROGRESS and json.loads(text)["done"] == 20:
+            write_whole(path.with_name(jobs.ATTEMPT), "another")
+
+    monkeypatch.setattr(jobs, "write_whole", write)
+    outcome = carry_out(job, Place(tmp_path))
+    assert (outcome.result, "attempt: got a newer one" in outcome.error) == (None, True)
+
+
+def hge(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "hge", "reproduce", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
+
+
+def test_dry_run_prints_jobs_and_writes_nothing(tmp_path: Path) -> None:
+    done = hge("--table", "4", "--scenario", "smnist", "--seeds", "2", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    listed = [Job.from_json(json.loads(line)) for line in done.stdout.splitlines()]
+    assert {(job.config.method, job.config.seed) for job in listed} == {
+        (method, seed) for method in ("separate", "ge", "hge", "tame") for seed in (0, 1)
+    }
+    assert {job.config.epochs for job in listed} == {build_config("smnist", recipe="paper").epochs}
+    assert "To run: 8; already in results: 0" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_failure_has_an_exit_code_and_nothing_to_do_is_no_failure(tmp_path: Path) -> None:
+    options = ("--method", "ge", "--seeds", "1", "--epochs-scale", "0.05", "--device", "cpu", "--data", ".")
+    done = hge("--scenario", "split-digits", "--scenario", "smnist", *options, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "1 of 2 runs failed" in done.stdout
+    done = hge("--scenario", "split-digits", *options, cwd=tmp_path)
+    assert (done.returncode, "Runs: 1; already in results: 1" in done.stdout) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "table: got nothing, expected --table, --figure, or --scenario with --method"),
+        (["--table", "6"], "table: got '6', expected 1 to 5, or all"),
+        (["--figure", "3"], "figure: got 3, expected one of 1, 2"),
+        (["--table", "1", "--recipe", "default"], "recipe: got 'default', expected one of paper, best"),
+    ],
+)
+def test_wrong_calls_end_with_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
+    done = hge(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert message in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+def test_ctrl_c_leaves_a_state_to_go_on_from(tmp_path: Path) -> None:
+    [job] = jobs_of([("split-digits", "ge")], epochs_scale=1.0)
+    options = ["--scenario", "split-digits", "--method", "ge", "--seeds", "1", "--device", "cpu"]
+    command = [sys.executable, "-m", "hge", "reproduce", *options, "--checkpoint-every", "50"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, start_new_session=True)
+    folder, deadline = tmp_path / "runs" / "reproduce" / job.name, time.monotonic() + 60
+    while not list(folder.glob(f"{CHECKPOINTS}/checkpoint-*.json")) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: parent and workers
+    assert process.wait(30) == 130
+    assert not (tmp_path / "results").exists()
+    assert subprocess.run(command, cwd=tmp_path, stdout=subprocess.DEVNULL, timeout=120).returncode == 0
+    progress = read_progress(folder)
+    assert progress is not None
+    assert progress.began_at >= 50
+    result = json.loads((tmp_path / "results" / SUBFOLDER / f"{job.name}.json").read_text())
+    assert figures(result) == figures(run(job.config, tmp_path / "whole"))

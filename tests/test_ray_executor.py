@@ -41,7 +41,7 @@ def figures(result: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.slow
 def test_a_lost_nodes_run_goes_on_elsewhere(cluster: Any, tmp_path: Path) -> None:
     """The head has room for the first run; a second node comes, takes the second run, and is killed."""
-    first, second = build_jobs([("split-digits", "ge")], recipe="paper", seeds=2, epochs_scale=0.5, device="cpu")
+    first, second = build_jobs([("split-digits", "ge")], recipe="paper", seeds=2, epochs_scale=0.4, device="cpu")
     place = Place(tmp_path / "work", checkpoint_every=20)
     nodes: list[Any] = []
     killed: list[int] = []

@@ -50,6 +50,10 @@ SPECS["augmented images"] = replace(
     SPECS["mlp, subspace"], shape=(3, 8, 8), net=NETS["resnet18"], augment=True, optimiser=OptimiserConfig(lr=1e-3)
 )
 
+SPECS["averaged weights"] = replace(
+    SPECS["mlp, subspace"], shape=(3, 8, 8), net=NETS["resnet18"], optimiser=OptimiserConfig(lr=1e-3, average=0.9)
+)
+
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 POOLS = {"eager": EagerPool, "stacked": StackedPool}
 

@@ -30,6 +30,7 @@ POOLS = {"eager": EagerPool, "stacked": StackedPool}
 MLP = PoolSpec((6,), 4, NETS["mlp"], AUTOENCODERS["mlp"], ScoreConfig("subspace"), OptimiserConfig())
 VAE = replace(MLP, score=ScoreConfig("autoencoder", kl_weight="elbo"))
 CLASSES = replace(MLP, score=ScoreConfig("class-subspace"))
+AVERAGED = replace(MLP, optimiser=OptimiserConfig(average=0.9))
 CONV = PoolSpec(
     (3, 8, 8), 4, NETS["resnet18"], AUTOENCODERS["conv"], ScoreConfig("autoencoder"), OptimiserConfig(lr=1e-3)
 )
@@ -97,7 +98,7 @@ def test_both_pools_emit_the_same_events(config: LearnerConfig, spec: PoolSpec, 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.parametrize("spec", [MLP, CLASSES], ids=["subspace", "class-subspace"])
+@pytest.mark.parametrize("spec", [MLP, CLASSES, AVERAGED], ids=["subspace", "class-subspace", "averaged"])
 @pytest.mark.parametrize("config", SETTINGS.values(), ids=SETTINGS)
 def test_runs_are_the_same_as_one_by_one(pool: str, spec: PoolSpec, config: LearnerConfig, device: str) -> None:
     one, steps, events = learned(pool, spec, config, device, in_runs=False)

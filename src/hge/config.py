@@ -85,11 +85,14 @@ class OptimiserConfig:
     weight_decay: float = 1e-4
     clip_norm: float = 1.0
     """The autoencoder's gradient norm is clipped here, else the convolutional one diverges. 0: never."""
+    average: float = 0.0
+    """Decay of the moving average of an expert's weights that answers (averaging.py). 0: the trained ones answer."""
 
     def __post_init__(self) -> None:
         _check_types(self)
         _require(self.lr > 0, "lr", self.lr, "a number above 0")
         _require(0 <= self.momentum < 1, "momentum", self.momentum, "at least 0 and below 1")
+        _require(0 <= self.average < 1, "average", self.average, "at least 0 and below 1")
         _require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "0 or more")
         _require(self.clip_norm >= 0, "clip_norm", self.clip_norm, "0 or more")
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hge.augment import draw_changes, flip_and_crop
+from hge.averaging import Average
 from hge.config import OptimiserConfig, Precision, ScoreConfig
 from hge.features import features_and_logits
 from hge.gate import FloatArray
@@ -132,6 +133,10 @@ class PoolSpec:
                 module.num_batches_tracked = None  # only a cumulative average needs it
         return net, score
 
+    def average_of(self, net: nn.Module) -> Average | None:
+        """Return what follows a network and answers in its place, if anything does."""
+        return Average(net, self.optimiser.average) if self.optimiser.average else None
+
     def changes(self, keys: Keys, expert: int, step: int, rows: int, device: torch.device) -> Tensor | None:
         """Return how the images of a batch are changed before the expert is trained on them."""
         if not self.augment:
@@ -159,7 +164,8 @@ class EagerPool:
         net, score = self.spec.build(self.keys, expert, self.device)
         if any(net is member.net for member in self.members):
             raise ValueError("net: got the same module from the factory twice, expected a new one for each expert")
-        self.members.append(_Member(net, build_optimiser(self.spec.optimiser, net.parameters()), Pupil(score)))
+        optimiser = build_optimiser(self.spec.optimiser, net.parameters())
+        self.members.append(_Member(net, optimiser, Pupil(score), self.spec.average_of(net)))
 
     @torch.no_grad()
     def loss(self, expert: int, batch: Batch, step: int) -> float:
@@ -191,6 +197,8 @@ class EagerPool:
                     buffer.copy_(before)
                 return nan
             member.optimiser.step()
+        if member.average is not None:
+            member.average.take_in(skip=torch.zeros((), device=self.device))
         with self._arithmetic(), self._autocast():
             member.pupil.teach(x, batch.y, self.keys.generator("noise", step, expert, device=self.device))
         return float(loss.detach())
@@ -229,7 +237,7 @@ class EagerPool:
     def logits(self, expert: int, x: Tensor) -> Tensor:
         """Return the answers under running statistics."""
         with self._arithmetic(), self._autocast():
-            out: Tensor = self.members[expert].net(as_float(x))
+            out: Tensor = self.members[expert].answering(as_float(x))
         return out.float().nan_to_num()
 
     @torch.no_grad()
@@ -238,7 +246,7 @@ class EagerPool:
         member, x = self.members[expert], as_float(x)
         with self._arithmetic(), self._autocast():
             parts = member.score.parts(member.score.gate_tensors(), x)
-            features, logits = features_and_logits(member.net, x)
+            features, logits = features_and_logits(member.answering, x)
         return evidence_of(parts, logits, features)
 
     def state(self, expert: int, *, on_host: bool = True) -> dict[str, Tensor]:
@@ -307,6 +315,12 @@ class _Member:
     net: nn.Module
     optimiser: torch.optim.Optimizer
     pupil: Pupil
+    average: Average | None
+
+    @property
+    def answering(self) -> nn.Module:
+        """The network that answers."""
+        return self.net if self.average is None else self.average.net
 
     @property
     def score(self) -> Score:
@@ -316,7 +330,9 @@ class _Member:
     @property
     def state(self) -> dict[str, Tensor]:
         """All that training changes, by name; the tensors themselves."""
-        return state_of(self.net, self.optimiser, "net") | state_of(self.score, self.score.optimiser, "score")
+        average = {} if self.average is None else self.average.state()
+        own = state_of(self.net, self.optimiser, "net") | state_of(self.score, self.score.optimiser, "score")
+        return own | average
 
     @property
     def bytes(self) -> int:

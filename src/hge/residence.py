@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hge.averaging import Average
 from hge.keys import Keys
 from hge.pool import PoolSpec
 from hge.scores import Score
@@ -21,6 +22,8 @@ class Residence:
     optimiser: torch.optim.Optimizer
     score: Score
     """Those of the expert in the slot."""
+    average: Average | None
+    """The slot's weights that answer, if it is not those that are trained."""
     gates: Stack
     """What the gate asks of all experts."""
 
@@ -35,8 +38,8 @@ class Residence:
         self.active = 0
         self.stale = False
         """The stack does not yet have what the gate should know of the active expert."""
-        self.visitor_holds = (-1, -1)
-        """Which expert the visitor's network is, and in which version."""
+        self.visitor_holds = (-1, -1, False)
+        """Which expert the visitor's network is, in which version, and whether it is the average of its weights."""
 
     def add(self, expert: int) -> bool:
         """Add an untrained expert, its weights drawn by (seed, expert); say whether the gates' memory has moved."""
@@ -44,11 +47,13 @@ class Residence:
         net, optimiser, score = self._build(expert)
         if self.idle and net is self.net:
             raise ValueError("net: got the same module from the factory twice, expected a new one for each expert")
-        gate, named = score.gate_tensors(), _own_tensors(net, optimiser, score)
+        average = self.spec.average_of(net)
+        gate, named = score.gate_tensors(), _own_tensors(net, optimiser, score, average)
         if self.idle:
             moved = self.gates.append(gate)
         else:
             moved = True
+            self.average = average
             self._furnish(net, optimiser, score, named)
             self.gates = Stack({name: t.detach().clone()[None] for name, t in gate.items()})
         memory = self._allocate_idle()
@@ -67,12 +72,18 @@ class Residence:
         self.gates.read(expert, self.score.gate_tensors())
         self.active = expert
 
-    def invite(self, expert: int) -> nn.Module:
-        """Return a network that is this expert's, in evaluation mode."""
-        holds = (expert, self.versions[expert])
+    def invite(self, expert: int, *, to_answer: bool) -> nn.Module:
+        """Return a network that is this expert's, in evaluation mode: the one that answers, or the one in training."""
+        averaged = to_answer and self.average is not None
+        holds = (expert, self.versions[expert], averaged)
         if self.visitor_holds != holds:
             home = self.slot if expert == self.active else self.idle[expert]
-            self.visitor_memory.copy_(home[: len(self.visitor_memory)], non_blocking=True)
+            if averaged:
+                targets = [*self.visitor.parameters(), *self.visitor.buffers()]
+                averages = self.layout.views(home)[self.averages : self.averages + len(targets)]
+                torch._foreach_copy_([target.data for target in targets], averages)
+            else:
+                self.visitor_memory.copy_(home[: len(self.visitor_memory)], non_blocking=True)
             self.visitor_holds = holds
         return self.visitor
 
@@ -136,6 +147,7 @@ class Residence:
         """Make the slot and the visitor out of the first expert's networks."""
         self.net, self.optimiser, self.score = net.train(), optimiser, score
         self.names, tensors = list(named), list(named.values())
+        self.averages = next((i for i, name in enumerate(self.names) if name.startswith("average.")), len(self.names))
         self.layout = Layout(tensors)
         self.slot = self.layout.allocate(self.device)
         move_in(self.layout.views(self.slot), tensors)
@@ -159,11 +171,14 @@ def _running(net: nn.Module, score: Score) -> list[Tensor]:
     return [*net.buffers(), *(score.network.buffers() if score.network else ())]
 
 
-def _own_tensors(net: nn.Module, optimiser: torch.optim.Optimizer, score: Score) -> dict[str, Tensor]:
+def _own_tensors(
+    net: nn.Module, optimiser: torch.optim.Optimizer, score: Score, average: Average | None
+) -> dict[str, Tensor]:
     """Return an expert's state, in the order of the slot's memory; without what lies in the stack of gates."""
     state = state_of(net, optimiser, "net") | state_of(score, score.optimiser, "score")
     name_of = {id(tensor): name for name, tensor in state.items()}
     first = [*_running(net, score), *net.parameters()]
     gates = {id(tensor) for tensor in score.gate_tensors().values()}
     rest = [tensor for tensor in state.values() if id(tensor) not in gates]
-    return {name_of[id(tensor)]: tensor for tensor in (*first, *rest)}
+    own = {name_of[id(tensor)]: tensor for tensor in (*first, *rest)}
+    return own | ({} if average is None else average.state())

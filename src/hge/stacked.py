@@ -101,7 +101,7 @@ class StackedPool:
         """Return the training loss under batch statistics; running statistics stay as they are."""
         if self.refused[:2] == (expert, step):
             return self.refused[2]  # the run that it ended has computed it
-        self.home.invite(expert)
+        self.home.invite(expert, to_answer=False)
         with self._seeded(expert, step):
             changes = self.spec.changes(self.keys, expert, step, len(batch), self.device)
             return float(self._run("look", self._look, batch.x, batch.y, changes))
@@ -178,7 +178,7 @@ class StackedPool:
     @torch.no_grad()
     def logits(self, expert: int, x: Tensor) -> Tensor:
         """Return the answers under running statistics."""
-        self.home.invite(expert)
+        self.home.invite(expert, to_answer=True)
         with self._arithmetic(), self._autocast():
             out: Tensor = self.home.visitor(self._prepare(x))
         return out.float().nan_to_num()
@@ -186,7 +186,7 @@ class StackedPool:
     @torch.no_grad()
     def evidence(self, expert: int, x: Tensor) -> Evidence:
         """Return the parts of the score, the answers and the features."""
-        self.home.invite(expert)
+        self.home.invite(expert, to_answer=True)
         self.home.show_gate()
         with self._arithmetic(), self._autocast():
             x = self._prepare(x)
@@ -286,6 +286,8 @@ class StackedPool:
             torch.where(skipped, self.statistics, updated, out=self.statistics)
             if len(self.home.running):
                 self.home.running.copy_(torch.where(skipped, before, self.home.running))
+            if self.home.average is not None:
+                self.home.average.take_in(self.stopped)
             self.beside.join()
             if rule.gates and self.home.score.network is not None:
                 for name, own in self.home.score.gate_tensors().items():

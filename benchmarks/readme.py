@@ -19,7 +19,9 @@ from hge.tables import build_table, read_results
 ROOT = Path(__file__).parent.parent
 DIGITS = ("split-digits", "permuted-digits", "recurring-digits")
 METHODS = (("ge", "default"), ("ge-no-review", "default"), ("ge", "paper"))
-GATES = ("smnist",)
+GATES = (("smnist", 3), ("cif10-best", 3), ("cif100-10-best", 2))
+"""File stem and seeds."""
+SPEED = ("mlp-autoencoder", "mlp-subspace", "resnet18-autoencoder", "resnet18-subspace")
 TREES = (("ge", "default"), ("hge", "default"), ("hge", "paper"))
 # scenario, file stem, seeds, the paper's HGE and Upper: experts queried (Table 2); None: the digits are ours
 ORGANISED = (
@@ -122,7 +124,7 @@ def scale_table() -> str:
 def speed_table() -> str:
     """Speed, as ratios to plain training."""
     lines = ["| device | network | score | way | 1 expert | 20 | 100 |", "|---|---|---|---|---|---|---|"]
-    for name in ("h200-steps-mlp-autoencoder", "h200-steps-mlp-subspace", "h200-steps-resnet18-subspace", "cpu-steps"):
+    for name in (*(f"h200-steps-{subject}" for subject in SPEED), "cpu-steps"):
         document = json.loads((ROOT / "results" / "bench" / f"{name}.json").read_text())
         on_gpu = name.startswith("h200")
         for way in ("sticky", "literal"):
@@ -139,19 +141,20 @@ def gates_table() -> str:
     """How often each score finds the right expert."""
     sizes = ("1", "8", "32", "128")
     lines = [
-        f"| scenario | epochs | score | {' | '.join(sizes)} | accuracy, single samples | multiply-adds |",
-        "|---|---|---|---|---|---|---|---|---|",
+        f"| scenario, recipe, epochs, seeds | score | {' | '.join(sizes)} | accuracy, single samples | multiply-adds |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for scenario in GATES:
-        boards = [json.loads((ROOT / f"results/gates/{scenario}-seed{seed}.json").read_text()) for seed in range(3)]
+    for stem, seeds in GATES:
+        boards = [json.loads((ROOT / f"results/gates/{stem}-seed{seed}.json").read_text()) for seed in range(seeds)]
         assert {board["part"] for board in boards} == {"test"}
+        told = boards[0]["protocol"]
+        about = f"{told['scenario']}, {told['recipe']}, {told['epochs']}, {seeds}"
         for number, first in enumerate(boards[0]["scores"]):
             rows = [board["scores"][number] for board in boards]
             gate = " | ".join(spread([row["gate_accuracy"][size] for row in rows]) for size in sizes)
             accuracy = spread([row["accuracy"]["1"] for row in rows])
-            epochs = boards[0]["protocol"]["epochs"]
             cost = f"{first['multiply_adds']:,}"
-            lines.append(f"| {scenario} | {epochs} | {first['score']} | {gate} | {accuracy} | {cost} |")
+            lines.append(f"| {about} | {first['score']} | {gate} | {accuracy} | {cost} |")
     return "\n".join(lines)
 
 

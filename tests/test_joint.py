@@ -39,7 +39,7 @@ def fitted(experts: int = 3, scale: float = 1.0) -> tuple[Joint, list[Evidence],
     readers = [Reader.of(of(e, owner == k), label[owner == k]) for k, e in enumerate(evidence)]
     columns = np.concatenate([r.read(e) for r, e in zip(readers, evidence, strict=True)], axis=1)
     test, owner_of_test, _ = blobs(experts, seed=1, scale=scale)
-    return fit_joint(readers, columns, owner, label, iterations=200), test, owner_of_test
+    return fit_joint(readers, columns, owner, label, iterations=200, device=torch.device("cpu")), test, owner_of_test
 
 
 def test_it_is_as_right_as_its_best_part_and_calibrated() -> None:

@@ -73,7 +73,7 @@ class Calibration:
         expert = np.repeat([e.id for e in known], [len(own) for own in labels])
         thin = slice(None, None, -(-len(read) // effort.rows))
         label = np.concatenate(labels)[thin]
-        self.joint = fit_joint(readers, read[thin], expert[thin], label, effort.iterations)
+        self.joint = fit_joint(readers, read[thin], expert[thin], label, effort.iterations, self.pool.device)
         self.known, self.trained_at_fit = len(known), self._trained
 
     def evidence(self, x: Tensor) -> list[Evidence]:

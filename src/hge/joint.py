@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.optimize import minimize
+import torch
 from scipy.special import log_softmax, logsumexp, softmax
 
 from hge.gate import FloatArray, IntArray
+from hge.regression import softmax_regression
 
 FEATURES = 32
 """Principal coordinates of an expert's features that are looked at."""
@@ -136,7 +137,12 @@ class Joint:
 
 
 def fit_joint(
-    readers: Sequence[Reader], columns: FloatArray, expert: IntArray, label: IntArray, iterations: int
+    readers: Sequence[Reader],
+    columns: FloatArray,
+    expert: IntArray,
+    label: IntArray,
+    iterations: int,
+    device: torch.device,
 ) -> Joint:
     """Fit to replay rows: [rows, columns] as read by all readers, the expert that keeps each row, and its class.
 
@@ -147,33 +153,20 @@ def fit_joint(
     >>> own = [Evidence(s[:, None], np.zeros((4, 2)), np.zeros((4, 0))) for s in scores]
     >>> readers = [Reader.of(e, np.array([k] * 4)) for k, e in enumerate(own)]
     >>> columns = np.concatenate([r.read(e) for r, e in zip(readers, own)], axis=1)
-    >>> joint = fit_joint(readers, columns, np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1]), 99)
+    >>> joint = fit_joint(readers, columns, np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1]), 99, torch.device("cpu"))
     >>> joint.experts(joint.pairs(own)).argmax(axis=0).tolist()
     [0, 0, 1, 1]
     """
-    owner = np.repeat(np.arange(len(readers)), [len(r.classes) for r in readers])
     pair = _pair_of(readers, expert, label)
     known = pair >= 0
     columns, expert, pair = columns[known], expert[known], pair[known]
     mean = columns.mean(axis=0)
     scale = np.concatenate([r.scale for r in readers]) / (columns.std(axis=0) + TINY)
-    x = ((columns - mean) * scale).astype(np.float32)  # single precision: products twice as fast, and many of them
-    rows, width, pairs = len(x), x.shape[1], len(owner)
+    x = (columns - mean) * scale
     weight = 1 / np.maximum(np.bincount(expert, minlength=len(readers)), 1)[expert]
-    weight = (weight * (rows / weight.sum())).astype(np.float32)
-    target = np.zeros((rows, pairs), dtype=np.float32)
-    target[np.arange(rows), pair] = 1
-
-    def loss(flat: FloatArray) -> tuple[float, FloatArray]:
-        w, b = flat[:-pairs].reshape(width, pairs), flat[-pairs:]
-        logs = log_softmax(x @ w.astype(np.float32) + b.astype(np.float32), axis=1)
-        error = (np.exp(logs) - target) * weight[:, None]
-        gradient = np.concatenate([(x.T @ error + w).ravel(), error.sum(axis=0) + b])
-        value = -float((logs[np.arange(rows), pair] * weight).sum(dtype=np.float64)) + float(flat @ flat) / 2
-        return value / rows, gradient / rows
-
-    found = minimize(loss, np.zeros((width + 1) * pairs), jac=True, method="L-BFGS-B", options={"maxiter": iterations})
-    weights, bias = found.x[:-pairs].reshape(width, pairs), found.x[-pairs:]
+    weight *= len(x) / weight.sum()
+    pairs = sum(len(reader.classes) for reader in readers)
+    weights, bias = softmax_regression(x, pair, weight, pairs, iterations, device)
     joint = Joint(tuple(readers), mean, scale, weights, bias, usual_doubt=0.0)
     doubt = -joint.experts(log_softmax(x @ weights + bias, axis=1)).max(axis=0)
     return replace(joint, usual_doubt=float(doubt.std()))

@@ -2,8 +2,8 @@
 
     python benchmarks/averaging.py [--net small] [--tasks 2] [--device cpu] [--out results/choices/averaging.json]
 
-The first tasks of cif100-10, seed 100; a tenth of the training rows, by content hash, is the validation part; flipped and
-cropped images, the recipe `best` otherwise. `small` is a stand-in of four convolutions for machines without a GPU.
+The first tasks of cif100-10, seed 100; a tenth of the training rows, by content hash, is the validation part. All else
+is the recipe `best`, flips and crops included. `small` is a stand-in of four convolutions for machines without a GPU.
 """
 
 from __future__ import annotations

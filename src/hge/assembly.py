@@ -41,7 +41,7 @@ def _spec(model: Any, x: FloatRows, capacity: int) -> PoolSpec:
         pick_factory("net", model.net, NETS),
         pick_factory("autoencoder", model.autoencoder, AUTOENCODERS),
         ScoreConfig(name=score_name, components=model.components, kl_weight=model.kl_weight),
-        OptimiserConfig(optimiser, model.lr, model.momentum, model.weight_decay),
+        OptimiserConfig(optimiser, model.lr, model.momentum, model.weight_decay, average=model.average),
         precision,
         bool(model.idle_on_host),
     )

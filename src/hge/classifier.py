@@ -114,7 +114,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         See `hge.config.LearnerConfig`.
     components, kl_weight
         See `hge.config.ScoreConfig`.
-    optimiser, lr, momentum, weight_decay
+    optimiser, lr, momentum, weight_decay, average
         See `hge.config.OptimiserConfig`.
     device : str
         "auto" takes a GPU if there is one.
@@ -183,6 +183,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         lr: float = 0.05,
         momentum: float = 0.9,
         weight_decay: float = 1e-4,
+        average: float = 0.0,
         device: str = "auto",
         pool: Literal["auto", "eager", "stacked"] = "auto",
         precision: Precision = "fp32",
@@ -214,6 +215,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.lr = lr
         self.momentum = momentum
         self.weight_decay = weight_decay
+        self.average = average
         self.device = device
         self.pool = pool
         self.precision = precision

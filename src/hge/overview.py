@@ -69,7 +69,7 @@ def write_overview(folder: Path) -> Path:
         trees=_trees(groups),
         gates=_gates(folder / "gates"),
         speed=_speed(folder / "bench"),
-        soak=_soak(folder / "torture.json"),
+        survival=_survival(folder / "torture.json"),
     )
     path = folder / "report.html"
     path.write_text(html, encoding="utf-8")
@@ -190,8 +190,21 @@ def _speed(folder: Path) -> Markup | None:
     return Markup(speed_figure(steps)) if steps else None
 
 
-def _soak(path: Path) -> Markup | None:
+def _survival(path: Path) -> dict[str, Any] | None:
+    """Say what `make torture` found, as (what, how many, outcome), and draw the memory of a long run."""
     if not path.is_file():
         return None
-    soak = json.loads(path.read_text(encoding="utf-8")).get("soak")
-    return Markup(soak_figure(soak)) if soak else None
+    found = json.loads(path.read_text(encoding="utf-8"))
+    kills, inputs, flips, saving, soak = (found[part] for part in ("kills", "inputs", "flips", "saving", "soak"))
+    rows = [
+        (
+            "kill -9, then resumed",
+            kills["kills"],
+            f"{len(kills['differences'])} differences to a run that was left alone",
+        ),
+        ("bad inputs", inputs["examples"], f"{len(inputs['wrong'])} without a clear error, or with a changed state"),
+        ("damaged checkpoint files", flips["flips"], f"{len(flips['wrong'])} unnoticed"),
+        ("checkpoints", len(saving["seconds"]["with"]), f"cost {saving['cost_percent']['median']:.1f} % of the time"),
+        ("batches in one go", soak["batches"], f"memory grew by {soak['growth_bytes'] / 1e6:.1f} MB"),
+    ]
+    return {"rows": rows, "memory": Markup(soak_figure(soak["curve"]))}

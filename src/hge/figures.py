@@ -19,6 +19,9 @@ from hge.record import RunRecord
 REFUSED = "#c0392b"
 BOUND = "#8d99ae"
 
+SCORES = ("subspace", "autoencoder", "class-subspace", "energy", "joint")
+"""Of a leaderboard; each has its colour."""
+
 
 def loss_figure(record: RunRecord) -> str:
     """The loss of every batch, the bound it was held against, and what was decided."""
@@ -64,9 +67,9 @@ def gates_figure(result: dict[str, Any]) -> str:
     """How often each score finds the right expert, by the number of rows that are known to belong together."""
     with svg_figure(7.5, 4.0) as (figure, svg):
         axes = figure.subplots()
-        for number, row in enumerate(result["scores"]):
+        for row in result["scores"]:
             sizes, right = list(map(int, row["gate_accuracy"])), list(row["gate_accuracy"].values())
-            axes.plot(sizes, right, "o-", color=colour_of(number), label=row["score"])
+            axes.plot(sizes, right, "o-", color=colour_of(SCORES.index(row["score"])), label=row["score"])
         axes.set_xscale("log", base=2)
         axes.set_xticks(result["groups"], [str(size) for size in result["groups"]])
         axes.set(xlabel="rows that are known to belong together", ylabel="right expert, %")

@@ -155,7 +155,8 @@ def _gates(folder: Path) -> list[dict[str, Any]]:
     boards: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(folder.glob("*.json")):
         board = json.loads(path.read_text(encoding="utf-8"))
-        boards.setdefault(f"{board['protocol']['scenario']}, {board['protocol']['epochs']} epochs", []).append(board)
+        told = board["protocol"]
+        boards.setdefault(f"{told['scenario']}, {told['recipe']}, {told['epochs']} epochs", []).append(board)
     return [{"name": name, **_mean_board(own)} for name, own in boards.items()]
 
 

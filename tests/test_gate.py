@@ -121,3 +121,18 @@ def test_path_leads_from_the_root_to_the_node() -> None:
     second = tree.add(1, parent=first)
     assert tree.path(second) == (first, second)
     assert tree.experts == [0, 1]
+
+
+@given(st.data())
+def test_the_way_to_a_node_says_when_the_gate_ends_there(data: st.DataObject) -> None:
+    scores = data.draw(score_tables)
+    tree = data.draw(trees(len(scores)))
+    routes = tree.select(Asked(scores), scores.shape[1])
+    for group, (node, expert) in enumerate(zip(routes.node, routes.expert, strict=True)):
+        below, asked = tree.way_to(int(node))
+        assert asked == routes.queried[group]
+        fits = all(scores[a, group] < scores[b, group] for a, b in below)
+        assert fits or len(np.unique(scores[:, group])) < len(scores), "only a tie may be left to the gate"
+        for other in set(routes.node):  # where the gate can end at all
+            fits = all(scores[a, group] < scores[b, group] for a, b in tree.way_to(int(other))[0])
+            assert not fits or tree.nodes[other].expert == expert

@@ -179,7 +179,7 @@ def test_a_run_ends_where_a_rival_scores_lower(name: str) -> None:
             pool.train(expert, batch_for(pool, seed=step, shift=9.0 * expert), step)
     losses = LossStats(count=5, mean=1e9)
     items = [(step, batch_for(pool, seed=step, shift=9.0 * (step == 7))) for step in range(5, 9)]
-    assert len(list(_followed(pool.train_run(0, items, losses, 4.0, rivals=[1]), losses))) == 2
+    assert len(list(_followed(pool.train_run(0, items, losses, 4.0, below=[(0, 1)]), losses))) == 2
     assert len(list(_followed(pool.train_run(0, items, losses, 4.0), losses))) == 4
 
 

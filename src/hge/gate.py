@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -145,6 +146,27 @@ class Tree:
             node[members] = children[choice]  # the paper never advances n here; see docs/paper.md, reading 3
             frontier += [(int(children[i]), members[choice == i]) for i in np.unique(choice)]
         return self._routes(node, answers)
+
+    def way_to(self, node: int) -> tuple[list[tuple[int, int]], int]:
+        """Return what is enough for `select` to end at `node` again, and how many experts it asks on the way.
+
+        The first is a list of (expert, other): the expert's score must be below that of the other.
+
+        >>> tree = Tree()
+        >>> first, second = tree.add(0), tree.add(1)
+        >>> tree.way_to(tree.add(2, parent=first))  # below the root 0 is best, and below 0 there is 2, which is better
+        ([(0, 1), (2, 0)], 3)
+        """
+        below: list[tuple[int, int]] = []
+        asked: set[int] = set()
+        for here, there in pairwise((ROOT, *self.path(node), node)):  # at the end it stays where it is
+            chosen = self.nodes[there].expert
+            rivals = [self.nodes[child].expert for child in self.children[here]]
+            asked.update(rivals)
+            if here not in (ROOT, there):
+                rivals.append(self.nodes[here].expert)
+            below += [(chosen, rival) for rival in dict.fromkeys(rivals) if rival != chosen]
+        return below, len(asked)
 
     def search(self, score: ScoreExperts, groups: int, settle: Settle) -> Routes:
         """Settling search: ask the most promising place next, until an expert knows the group for its own.

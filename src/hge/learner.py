@@ -23,7 +23,7 @@ from hge.events import (
     UpdateSkipped,
 )
 from hge.expert import Expert, Remembered, Replay
-from hge.gate import FloatArray, Routes, Tree
+from hge.gate import ROOT, FloatArray, Routes, Tree
 from hge.guard import Guard
 from hge.keys import Keys
 from hge.pool import ExpertPool
@@ -81,6 +81,8 @@ class Learner:
         """R."""
         self.steps = 0
         self.last_used = 0
+        self.last_node = ROOT
+        """Where in the tree the gate ended last."""
         self.guard = Guard(pool, emit)
         """Keeps the last good weights of the expert in training."""
         self._trained: list[tuple[int, int]] = []
@@ -128,10 +130,10 @@ class Learner:
         or before the one at which the organisation owes its upkeep. What was pulled and not learned stays in `pulled`.
         """
         expert, config = self.experts[self.last_used], self.config
-        rivals = [] if config.sticky else [e for e in self.tree.experts if e != expert.id]
+        below, queried = ([], 0) if config.sticky else self.tree.way_to(self.last_node)
         waiting = chain(list(pulled), _pulling(stream, pulled))
         items = islice(zip(count(self.steps), waiting, strict=False), self._run_length(expert))
-        for loss in self.pool.train_run(expert.id, items, expert.losses, config.epsilon, rivals):
+        for loss in self.pool.train_run(expert.id, items, expert.losses, config.epsilon, below):
             entry = RecentEntry(self.steps, pulled.popleft(), expert.id)
             bound = expert.losses.bound(config.epsilon)
             self._trained = [(entry.step, expert.id)]
@@ -139,7 +141,6 @@ class Learner:
             self._remember(expert, entry, loss)
             if self.recent.full:
                 self._process_outlier()  # which trains at the end of a run only
-            queried = 0 if config.sticky else len(rivals) + 1
             self.evaluations["gate"] += queried
             self.steps += 1
             yield Step(entry.step, expert.id, loss, bound, False, queried, tuple(self._trained))
@@ -150,12 +151,16 @@ class Learner:
             return 0
         if expert is not self.guard.expert:
             return 0  # it must be taken in hand first
-        if not self.config.sticky and self.config.organisation != "flat":
-            return 0  # the gate must be asked, and a tree answers to the host only
+        if not self.config.sticky and (self.config.organisation == "tree" or not self._stands_at(expert)):
+            return 0  # the gate must be asked, and a search answers to the host only
         quiet = min(self.organisation.quiet(expert.id), self.guard.quiet(expert))
         if self.calibration is not None:
             quiet = min(quiet, self.calibration.quiet())
         return min(self.recent.until_outlier, quiet)
+
+    def _stands_at(self, expert: Expert) -> bool:
+        """Is the expert the one at which the gate ended last?"""
+        return self.last_node != ROOT and self.tree.nodes[self.last_node].expert == expert.id
 
     def _learn(self, batch: Batch) -> Step:
         """Learn one batch that is on the pool's device."""
@@ -255,7 +260,7 @@ class Learner:
                 return last
         routes = self._gate(entry)
         self._queried = int(routes.queried[0])
-        best = int(routes.expert[0])
+        best, self.last_node = int(routes.expert[0]), int(routes.node[0])
         look = last if last is not None and last.expert.id == best else self._look(best, entry)
         return replace(look, score=float(routes.scores[best, 0]), path=self.tree.path(int(routes.node[0])))
 

@@ -69,13 +69,14 @@ class ExpertPool(Protocol):
         items: Iterable[tuple[int, Batch]],
         losses: LossStats,
         epsilon: float,
-        rivals: Sequence[int] = (),
+        below: Sequence[tuple[int, int]] = (),
     ) -> Iterator[float]:
         """Train on (step, batch) after (step, batch), while each is the expert's own; yield the losses.
 
-        A batch is its own while the loss is within the bound, and the expert's score of the batch is lower than that
-        of any rival. The first that is not ends the run: it is not trained and has no loss here, nor has any later
-        one, though some may have been taken from `items` by then. The same goes for a batch that cannot be trained.
+        A batch is its own while the loss is within the bound and, for each pair of experts in `below`, the score of the
+        one is lower than that of the other: the gate would choose this expert. The first that is not ends the run: it
+        is not trained and has no loss here, nor has any later one, though some may have been taken from `items` by
+        then. The same goes for a batch that cannot be trained.
         The caller must update `losses`, which has seen two at least, with every loss that comes.
         """
 
@@ -209,20 +210,23 @@ class EagerPool:
         items: Iterable[tuple[int, Batch]],
         losses: LossStats,
         epsilon: float,
-        rivals: Sequence[int] = (),
+        below: Sequence[tuple[int, int]] = (),
     ) -> Iterator[float]:
         """Look at each batch before training on it."""
         for step, batch in items:
-            if rivals:
-                own, *others = self.scores([expert, *rivals], batch.x, batch_statistics=True).mean(axis=1)
-                if not own < min(others):
-                    return
+            if below and not self._in_order(below, batch.x):
+                return
             if not self.loss(expert, batch, step) <= losses.bound(epsilon):
                 return
             loss = self.train(expert, batch, step)
             if not isfinite(loss):
                 return
             yield loss
+
+    def _in_order(self, below: Sequence[tuple[int, int]], x: Tensor) -> bool:
+        asked = sorted({expert for pair in below for expert in pair})
+        scores = dict(zip(asked, self.scores(asked, x, batch_statistics=True).mean(axis=1), strict=True))
+        return all(scores[expert] < scores[other] for expert, other in below)
 
     @torch.no_grad()
     def scores(self, experts: Sequence[int], x: Tensor, *, batch_statistics: bool) -> FloatArray:

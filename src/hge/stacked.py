@@ -62,8 +62,9 @@ class StackedPool:
         self.one = torch.ones((), device=device)
         self.place = torch.zeros(1, dtype=torch.int64, device=device)
         """The active expert's place in the stack."""
-        self.handicap = torch.zeros(1, dtype=torch.float64, device=device)
-        """[experts] inf for those that do not compete with the active one."""
+        self.pairs = torch.zeros(2, 1, dtype=torch.int64, device=device)
+        """[2, pairs] Experts of which the upper must have the lower score; of those that are not used, nothing."""
+        self.unused = torch.ones(1, dtype=torch.bool, device=device)
         self.noise = torch.Generator(device)
         self.mailbox = Mailbox(device, places=2, results=TOGETHER, width=2)
         self.beside = Side(device)
@@ -80,7 +81,6 @@ class StackedPool:
         self.__init__(state["spec"], state["keys"], state["device"])  # type: ignore[misc]
         vars(self).update(state)
         self.place.fill_(self.home.active)
-        self.handicap = torch.zeros(self.home.gates.capacity, dtype=torch.float64, device=self.device)
 
     @property
     def uses_batch_statistics(self) -> bool:
@@ -91,7 +91,6 @@ class StackedPool:
         """Add an untrained expert, its weights drawn by (seed, expert)."""
         if self.home.add(expert):
             self.graphs.forget()
-            self.handicap = torch.zeros(self.home.gates.capacity, dtype=torch.float64, device=self.device)
         self.rows.append(0)
         self.rows_at_refresh.append(0)
         if expert == 0:
@@ -116,7 +115,7 @@ class StackedPool:
         items: Iterable[tuple[int, Batch]],
         losses: LossStats,
         epsilon: float,
-        rivals: Sequence[int] = (),
+        below: Sequence[tuple[int, int]] = (),
     ) -> Iterator[float]:
         """Give the device a few steps ahead; each of them finds out by itself whether it may train."""
         self.home.activate(expert)
@@ -125,7 +124,7 @@ class StackedPool:
         self.numbers.copy_(torch.tensor(numbers, dtype=torch.float64))
         self.stopped.zero_()
         self.refused = (-1, -1, nan)
-        rule = Rule(losses.signed, self._admit(rivals))
+        rule = Rule(losses.signed, self._compared(below))
         under_way: deque[tuple[int, Batch]] = deque()
         source = iter(items)
         stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
@@ -317,11 +316,11 @@ class StackedPool:
         return updated
 
     def _compare_scores(self, gates: int, x: Tensor) -> None:
-        """Stop if some rival's score is as low as that of the active expert (Algorithm 1 to the letter)."""
+        """Stop if the gate might choose another expert than the active one (Algorithm 1 to the letter)."""
         scores = self._score(range(gates), True, x).double().mean(1)
-        own = scores.index_select(0, self.place)[0]
-        lower = own < (scores + self.handicap[:gates]).min()
-        torch.where(lower, self.stopped, self.one, out=self.stopped)
+        lower, higher = scores[self.pairs]
+        chosen = ((lower < higher) | self.unused).all()
+        torch.where(chosen, self.stopped, self.one, out=self.stopped)
 
     def _look(self, x: Tensor, y: Tensor, changes: Tensor | None = None) -> Tensor:
         """Return the loss of whoever visits."""
@@ -354,14 +353,19 @@ class StackedPool:
             self.home.score.learn(skip=torch.zeros((), device=self.device))
             self.home.stale = True
 
-    def _admit(self, rivals: Sequence[int]) -> int:
-        """Let these experts compete with the active one; return how many of the stack's scores are needed."""
-        if not rivals:
+    def _compared(self, below: Sequence[tuple[int, int]]) -> int:
+        """Let these pairs of experts be compared; return how many of the stack's scores are needed."""
+        if not below:
             return 0
         self.home.show_gate()
-        handicap = torch.full((self.home.gates.count,), inf, dtype=torch.float64)
-        handicap[list(rivals)] = 0.0
-        self.handicap[: self.home.gates.count] = handicap.to(self.device)
+        if len(below) > len(self.unused):
+            size = 2 * len(below)
+            self.pairs = torch.zeros(2, size, dtype=torch.int64, device=self.device)
+            self.unused = torch.ones(size, dtype=torch.bool, device=self.device)
+            self.graphs.forget()  # they read the memory that there was
+        self.pairs[:, : len(below)] = torch.tensor(below, device=self.device).T
+        self.unused.fill_(True)
+        self.unused[: len(below)] = False
         return self.home.gates.count
 
     def _refresh(self, expert: int) -> None:

@@ -121,10 +121,9 @@ def paper(scenario: str) -> RunConfig:
 
 
 def best(scenario: str) -> RunConfig:
-    """What was best on validation parts: a subspace per class, and a joint score that answers.
+    """What was best on validation parts: a subspace per class, a joint score that answers, averaged weights.
 
-    For photographs also a ResNet-18 of CIFAR's size, trained on flipped and cropped images, whose weights are averaged
-    (results/choices/averaging.json).
+    For photographs also a ResNet-18 of CIFAR's size, trained on flipped and cropped images.
     """
     config = default(scenario)
     convolutional = PAPER[scenario].convolutional
@@ -135,7 +134,7 @@ def best(scenario: str) -> RunConfig:
         learner=LearnerConfig(joint=True),
         net="resnet18-cifar" if convolutional else config.net,
         augment=convolutional and "mnist" not in scenario,  # a flipped digit is none
-        optimiser=OptimiserConfig(average=0.99 if convolutional else 0.0),
+        optimiser=OptimiserConfig(average=0.99),
     )
 
 

@@ -1,7 +1,12 @@
-"""Where the experts of the fast pool live: one in a slot that never moves, the others at home, all gates stacked."""
+"""Where the experts of the fast pool live: one in a slot that never moves, the others at home, all gates stacked.
+
+And how they compute: precision, memory format, all gates at once.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -9,10 +14,11 @@ from torch import Tensor, nn
 
 from hge.averaging import Average
 from hge.keys import Keys
-from hge.pool import PoolSpec
+from hge.pool import UNSUITABLE, PoolSpec
 from hge.scores import Score
 from hge.slots import Layout, Stack, move_in
-from hge.training import build_optimiser, state_of
+from hge.training import arithmetic, autocast, build_optimiser, state_of
+from hge.types import as_float
 
 
 class Residence:
@@ -109,6 +115,27 @@ class Residence:
         self.versions[expert] += 1  # whoever holds a copy holds an old one
         if expert == self.active:
             self.gates.read(expert, self.score.gate_tensors())
+
+    def scores(self, experts: Sequence[int], batch_statistics: bool, x: Tensor) -> Tensor:
+        """Return the scores [experts, rows] of some experts, finite."""
+        # In half precision rather than bfloat16: three bits more tell neighbours apart, and nothing is trained here.
+        half = autocast(self.spec.precision, self.device, torch.float16)
+        with torch.no_grad(), self.arithmetic(), half:
+            scores = self.score.stacked(self.gates.of(experts), self.prepare(x), batch_statistics=batch_statistics)
+        return scores.float().nan_to_num(nan=UNSUITABLE, posinf=UNSUITABLE, neginf=UNSUITABLE)
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """Return inputs as the networks take them, in the order that is fastest."""
+        x = as_float(x)
+        return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.ndim == 4 else x
+
+    def arithmetic(self) -> AbstractContextManager[None]:
+        """Compute products at the pool's precision inside the block."""
+        return arithmetic(self.spec.precision, self.device)
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Compute forward passes in 16 bits inside the block, if the pool's precision says so."""
+        return autocast(self.spec.precision, self.device)
 
     def memory(self) -> dict[str, int]:
         """Count the experts' memory, the slot and the visitor."""

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import islice
 from math import inf, nan
@@ -23,19 +22,16 @@ from torch import Tensor, nn
 from hge.augment import flip_and_crop
 from hge.features import features_and_logits
 from hge.gate import FloatArray
-from hge.graphs import Graphs, Mailbox, Side
+from hge.graphs import Graphs, Mailbox
 from hge.joint import Evidence
 from hge.keys import Keys
-from hge.pool import COUNTS, UNSUITABLE, PoolSpec, copied, count_tensors, evidence_of
+from hge.pool import COUNTS, PoolSpec, copied, count_tensors, evidence_of
 from hge.residence import Residence
+from hge.steps import TOGETHER, Rule, Steps
 from hge.switch import LossStats
-from hge.training import arithmetic, autocast, check_state, gradients, has_batch_norm, masked_step, mode_of
-from hge.types import Batch, as_float
+from hge.training import check_state, has_batch_norm, mode_of
+from hge.types import Batch
 
-TOGETHER = 2
-"""Steps that a GPU is given at once, at the most: a graph of two is started in the time of a graph of one."""
-INPUTS = 4
-"""Tensors that a step takes."""
 LONG_WAIT = 3e-4
 """Seconds that the host waited for a step, above which the GPU is the slower of the two by far."""
 
@@ -52,23 +48,10 @@ class StackedPool:
         self.rows_at_refresh: list[int] = []
         self.refused = (-1, -1, nan)
         """Expert, step and loss of the batch that ended the last run; void once the expert is trained again."""
-        self.numbers = torch.zeros(4, dtype=torch.float64, device=device)
-        self.statistics, (self.epsilon, self.weight) = self.numbers[:2], self.numbers[2:].unbind()
-        """Mean and deviation of the loss, during a run; ε; and 1 - α."""
-        self.result = torch.zeros(2, device=device)
-        """What the host hears of a step: the loss, and whether the run has stopped."""
-        self.results = torch.zeros(TOGETHER, 2, device=device)
-        self.stopped = self.result[1]
-        self.one = torch.ones((), device=device)
-        self.place = torch.zeros(1, dtype=torch.int64, device=device)
-        """The active expert's place in the stack."""
-        self.pairs = torch.zeros(2, 1, dtype=torch.int64, device=device)
-        """[2, pairs] Experts of which the upper must have the lower score; of those that are not used, nothing."""
-        self.unused = torch.ones(1, dtype=torch.bool, device=device)
         self.noise = torch.Generator(device)
         self.mailbox = Mailbox(device, places=2, results=TOGETHER, width=2)
-        self.beside = Side(device)
         self.graphs = Graphs(device)
+        self.steps = Steps(self.home, self.graphs)
         self.draws = False
         """The networks draw random numbers, as Dropout does."""
 
@@ -80,7 +63,7 @@ class StackedPool:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["spec"], state["keys"], state["device"])  # type: ignore[misc]
         vars(self).update(state)
-        self.place.fill_(self.home.active)
+        self.steps = Steps(self.home, self.graphs)
 
     @property
     def uses_batch_statistics(self) -> bool:
@@ -119,12 +102,8 @@ class StackedPool:
     ) -> Iterator[float]:
         """Give the device a few steps ahead; each of them finds out by itself whether it may train."""
         self.home.activate(expert)
-        self.place.fill_(expert)
-        numbers = [losses.mean, losses.deviation, epsilon, 1 - losses.alpha]
-        self.numbers.copy_(torch.tensor(numbers, dtype=torch.float64))
-        self.stopped.zero_()
         self.refused = (-1, -1, nan)
-        rule = Rule(losses.signed, self._compared(below))
+        rule = self.steps.begin(expert, losses, epsilon, below)
         under_way: deque[tuple[int, Batch]] = deque()
         source = iter(items)
         stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
@@ -169,7 +148,7 @@ class StackedPool:
         self.home.show_gate()
         experts = list(experts)
         together = experts == list(range(self.home.gates.count))
-        score = partial(self._score, experts, batch_statistics)
+        score = partial(self.home.scores, experts, batch_statistics)
         capture = together and self.home.score.asynchronous
         scores = self.graphs(("scores", len(experts), batch_statistics), score, x) if capture else score(x)
         return np.asarray(scores.cpu()).astype(np.float64)
@@ -178,8 +157,8 @@ class StackedPool:
     def logits(self, expert: int, x: Tensor) -> Tensor:
         """Return the answers under running statistics."""
         self.home.invite(expert, to_answer=True)
-        with self._arithmetic(), self._autocast():
-            out: Tensor = self.home.visitor(self._prepare(x))
+        with self.home.arithmetic(), self.home.autocast():
+            out: Tensor = self.home.visitor(self.home.prepare(x))
         return out.float().nan_to_num()
 
     @torch.no_grad()
@@ -187,8 +166,8 @@ class StackedPool:
         """Return the parts of the score, the answers and the features."""
         self.home.invite(expert, to_answer=True)
         self.home.show_gate()
-        with self._arithmetic(), self._autocast():
-            x = self._prepare(x)
+        with self.home.arithmetic(), self.home.autocast():
+            x = self.home.prepare(x)
             parts = self.home.score.parts(self.home.gate(expert), x)
             features, logits = features_and_logits(self.home.visitor, x)
         return evidence_of(parts, logits, features)
@@ -229,147 +208,45 @@ class StackedPool:
     ) -> None:
         """Start training steps."""
         if not self.rows[expert]:
-            self.home.score.start(self._prepare(group[0][1].x))
+            self.home.score.start(self.home.prepare(group[0][1].x))
         inputs = [tensor for step, batch in group for tensor in self._inputs(expert, step, batch)]
         with self._seeded(expert, group[0][0]):
             if rule.gates and not self.home.score.asynchronous:
                 self.home.show_gate()
-                results = self._train_all(rule, *inputs)
+                results = self.steps.take(rule, *inputs)
             else:
-                results = self._run(rule, partial(self._train_all, rule), *inputs)
+                results = self._run(rule, partial(self.steps.take, rule), *inputs)
         self.mailbox.send(results, stream)
         self.home.stale = self.home.stale or self.home.score.network is not None
         self.home.versions[expert] += len(group)
 
     def _inputs(self, expert: int, step: int, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Return what `_train` takes."""
+        """Return what a step takes."""
         noise = None
         if self.home.score.network is not None:
             self.noise.manual_seed(self.keys.integer("noise", step, expert))
             noise = self.home.score.draw(len(batch), self.noise)
         return batch.x, batch.y, noise, self.spec.changes(self.keys, expert, step, len(batch), self.device)
 
-    def _train_all(self, rule: Rule, *inputs: Any) -> Tensor:
-        """Take steps one after the other; return what the host hears of them."""
-        groups = [inputs[first : first + INPUTS] for first in range(0, len(inputs), INPUTS)]
-        for result, own in zip(self.results, groups, strict=False):
-            result.copy_(self._train(rule, *own))
-        return self.results[: len(groups)]
-
-    def _train(self, rule: Rule, x: Tensor, y: Tensor, noise: Tensor | None, changes: Tensor | None) -> Tensor:
-        """Forward, compare with the bound, update if accepted; return the loss, and 1 if nothing was updated.
-
-        `stopped` becomes 1 at the first batch that may not be trained, and stays so for the rest of the run.
-        """
-        with self._arithmetic():
-            before = self.home.running.clone()
-            x = self._prepare(x)
-            with self.beside(), self._autocast():
-                if self.home.score.asynchronous:
-                    self.home.score.study(x, y, noise)
-                if rule.gates:
-                    self._compare_scores(rule.gates, x)
-            with self._autocast(), self._training_mode(len(x)):
-                loss = nn.functional.cross_entropy(self.home.net(flip_and_crop(x, changes)), y)
-            with self.beside():
-                updated = self._compare_loss(rule, loss.detach())
-            self.home.optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.beside.join()
-            torch._amp_foreach_non_finite_check_and_unscale_(gradients(self.home.net), self.stopped, self.one)
-            with self.beside():
-                if self.home.score.asynchronous:
-                    self.home.score.learn(self.stopped)
-            masked_step(self.home.optimiser, self.stopped)
-            skipped = self.stopped > 0
-            torch.where(skipped, self.statistics, updated, out=self.statistics)
-            if len(self.home.running):
-                self.home.running.copy_(torch.where(skipped, before, self.home.running))
-            if self.home.average is not None:
-                self.home.average.take_in(self.stopped)
-            self.beside.join()
-            if rule.gates and self.home.score.network is not None:
-                for name, own in self.home.score.gate_tensors().items():
-                    self.home.gates.tensors[name].index_copy_(0, self.place, own.detach()[None])
-        return self.result
-
-    @contextmanager
-    def _training_mode(self, rows: int) -> Iterator[None]:
-        """The slot's network is always in training mode, but a single row has no batch statistics."""
-        if rows > 1:
-            yield
-            return
-        with mode_of(self.home.net, training=True, rows=rows):
-            yield
-        self.home.net.train()
-
-    def _compare_loss(self, rule: Rule, loss: Tensor) -> Tensor:
-        """Stop if the loss is above the bound; return mean and deviation as `LossStats.update` would leave them."""
-        self.result[0].copy_(loss)
-        mean, deviation = self.statistics.unbind()
-        updated = torch.empty_like(self.statistics)
-        step = loss - mean
-        within = step <= self.epsilon * deviation  # False if the loss is not a number
-        torch.where(within, self.stopped, self.one, out=self.stopped)
-        torch.addcmul(mean, step, self.weight, out=updated[0])
-        torch.lerp(deviation, step if rule.signed else step.abs(), self.weight, out=updated[1])
-        return updated
-
-    def _compare_scores(self, gates: int, x: Tensor) -> None:
-        """Stop if the gate might choose another expert than the active one (Algorithm 1 to the letter)."""
-        scores = self._score(range(gates), True, x).double().mean(1)
-        lower, higher = scores[self.pairs]
-        chosen = ((lower < higher) | self.unused).all()
-        torch.where(chosen, self.stopped, self.one, out=self.stopped)
-
     def _look(self, x: Tensor, y: Tensor, changes: Tensor | None = None) -> Tensor:
         """Return the loss of whoever visits."""
         with (
             torch.no_grad(),
-            self._arithmetic(),
-            self._autocast(),
+            self.home.arithmetic(),
+            self.home.autocast(),
             mode_of(self.home.visitor, training=False, rows=len(x), batch_statistics=True),
         ):
-            return nn.functional.cross_entropy(self.home.visitor(flip_and_crop(self._prepare(x), changes)), y)
-
-    def _score(self, experts: Sequence[int], batch_statistics: bool, x: Tensor) -> Tensor:
-        """Return the scores of some experts, finite."""
-        # In half precision rather than bfloat16: three bits more tell neighbours apart, and nothing is trained here.
-        half = autocast(self.spec.precision, self.device, torch.float16)
-        with torch.no_grad(), self._arithmetic(), half:
-            scores = self.home.score.stacked(
-                self.home.gates.of(experts), self._prepare(x), batch_statistics=batch_statistics
-            )
-        return scores.float().nan_to_num(nan=UNSUITABLE, posinf=UNSUITABLE, neginf=UNSUITABLE)
-
-    def _prepare(self, x: Tensor) -> Tensor:
-        x = as_float(x)
-        return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.ndim == 4 else x
+            return nn.functional.cross_entropy(self.home.visitor(flip_and_crop(self.home.prepare(x), changes)), y)
 
     def _teach_late(self, batch: Batch) -> None:
         """Let a score that must wait for the host learn a batch, now that the expert was trained on it."""
         if not self.home.score.asynchronous:
-            self.home.score.study(self._prepare(batch.x), batch.y, None)
+            self.home.score.study(self.home.prepare(batch.x), batch.y, None)
             self.home.score.learn(skip=torch.zeros((), device=self.device))
             self.home.stale = True
 
-    def _compared(self, below: Sequence[tuple[int, int]]) -> int:
-        """Let these pairs of experts be compared; return how many of the stack's scores are needed."""
-        if not below:
-            return 0
-        self.home.show_gate()
-        if len(below) > len(self.unused):
-            size = 2 * len(below)
-            self.pairs = torch.zeros(2, size, dtype=torch.int64, device=self.device)
-            self.unused = torch.ones(size, dtype=torch.bool, device=self.device)
-            self.graphs.forget()  # they read the memory that there was
-        self.pairs[:, : len(below)] = torch.tensor(below, device=self.device).T
-        self.unused.fill_(True)
-        self.unused[: len(below)] = False
-        return self.home.gates.count
-
     def _refresh(self, expert: int) -> None:
-        with self._arithmetic():
+        with self.home.arithmetic():
             self.home.score.refresh(self.rows[expert])
         self.rows_at_refresh[expert] = self.rows[expert]
         self.home.stale = True
@@ -390,19 +267,3 @@ class StackedPool:
             before = state()
             self._look(x, torch.zeros(2, dtype=torch.int64, device=self.device))
             return not torch.equal(before, state())
-
-    def _arithmetic(self) -> AbstractContextManager[None]:
-        return arithmetic(self.spec.precision, self.device)
-
-    def _autocast(self) -> AbstractContextManager[None]:
-        return autocast(self.spec.precision, self.device)
-
-
-@dataclass(frozen=True)
-class Rule:
-    """How a batch is judged; each rule is a graph of its own."""
-
-    signed: bool
-    """The paper's signed deviation."""
-    gates: int
-    """Experts whose scores are compared first; 0: none (sticky)."""

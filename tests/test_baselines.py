@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
@@ -15,14 +16,19 @@ import torch
 from hge.baselines.separate import Separate, ToldAnswers
 from hge.baselines.tame import Tame, TameAnswers
 from hge.build import build_pool, build_scenario
-from hge.config import RunConfig, TameConfig, override
+from hge.config import OptimiserConfig, RunConfig, ScoreConfig, TameConfig, override
 from hge.events import Event, ExpertChanged, ExpertCreated, UpdateSkipped
 from hge.keys import Keys
 from hge.learner import Step
+from hge.nets import AUTOENCODERS, NETS
+from hge.pool import EagerPool, PoolSpec
 from hge.recipes import build_config
 from hge.report import write_report
 from hge.run import run
+from hge.stacked import StackedPool
+from hge.switch import LossStats
 from hge.types import Batch
+from pool_checks import batch_for
 
 SMALL = TameConfig(window=10, warmup=3, buffer=40, selector_epochs=2)
 
@@ -48,6 +54,12 @@ class ScriptedPool:
         loss = self.loss(expert, batch, step)
         self.learned[expert].add(int(batch.y[0]))
         return loss
+
+    def train_run(
+        self, expert: int, items: Iterable[tuple[int, Batch]], losses: LossStats, epsilon: float
+    ) -> Iterator[float]:
+        for step, batch in items:
+            yield self.train(expert, batch, step)
 
 
 def scripted(tasks: str, extra_loss: dict[int, float] | None = None) -> tuple[Tame, list[Step], list[Event]]:
@@ -156,6 +168,24 @@ def test_separate_keeps_to_the_tasks() -> None:
     assert ToldAnswers(learner, 0).route(torch.zeros(3, 2), "sample").expert.tolist() == [1, 1, 1]
     assert ToldAnswers(learner, 1).route(torch.zeros(3, 2), "batch").expert.tolist() == [2]
     assert ToldAnswers(learner, 7).route(torch.zeros(3, 2), "batch").expert.tolist() == [0], "never seen"
+
+
+@pytest.mark.parametrize("kind", [EagerPool, StackedPool])
+def test_separate_trains_in_runs_as_one_by_one(kind: type[EagerPool] | type[StackedPool]) -> None:
+    spec = PoolSpec((6,), 3, NETS["mlp"], AUTOENCODERS["mlp"], ScoreConfig(), OptimiserConfig())
+    told, one = (kind(spec, Keys(3), torch.device("cpu")) for _ in range(2))
+    tasks = [0, 0, 0, 0, 1, 1, 0, 0]
+    batches = [batch_for(told, seed=step) for step in range(len(tasks))]
+    batches[2] = Batch(batches[2].x * nan, batches[2].y)
+    events: list[Event] = []
+    steps = list(Separate(told, events.append).learn_told(zip(tasks, batches, strict=True)))
+    one.create(0)
+    one.create(1)
+    losses = [one.train(task, batch, step) for step, (task, batch) in enumerate(zip(tasks, batches, strict=True))]
+    assert repr([s.loss for s in steps]) == repr(losses)
+    assert [s.step for s in steps if not s.trained] == [2] == [e.step for e in events if isinstance(e, UpdateSkipped)]
+    for expert in range(2):
+        assert torch.equal(told.logits(expert, batches[0].x), one.logits(expert, batches[0].x))
 
 
 def test_runs_leave_what_other_methods_leave(tmp_path: Path) -> None:

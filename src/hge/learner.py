@@ -131,7 +131,7 @@ class Learner:
         """
         expert, config = self.experts[self.last_used], self.config
         below, queried = ([], 0) if config.sticky else self.tree.way_to(self.last_node)
-        waiting = chain(list(pulled), _pulling(stream, pulled))
+        waiting = chain(list(pulled), pulling(stream, pulled))
         items = islice(zip(count(self.steps), waiting, strict=False), self._run_length(expert))
         for loss in self.pool.train_run(expert.id, items, expert.losses, config.epsilon, below):
             entry = RecentEntry(self.steps, pulled.popleft(), expert.id)
@@ -345,7 +345,7 @@ class Learner:
         )
 
 
-def _pulling(stream: Iterator[Batch], pulled: deque[Batch]) -> Iterator[Batch]:
+def pulling(stream: Iterator[Batch], pulled: deque[Batch]) -> Iterator[Batch]:
     """Yield the stream's batches, leaving each in `pulled`, too."""
     for batch in stream:
         pulled.append(batch)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import inf, isfinite
+from itertools import chain, count, groupby
+from math import inf, isfinite, nan
+from operator import itemgetter
 
 import numpy as np
 from torch import Tensor
@@ -13,9 +15,13 @@ from torch import Tensor
 from hge.answer import Routing, ask
 from hge.events import Emit, ExpertChanged, ExpertCreated, UpdateSkipped
 from hge.gate import FloatArray, Routes, Tree
-from hge.learner import Step
+from hge.learner import Step, pulling
 from hge.pool import ExpertPool
+from hge.switch import LossStats
 from hge.types import Batch
+
+NO_BOUND = LossStats(alpha=1.0, count=2, mean=1e30)
+"""Statistics that no loss changes, and a bound that every number is below."""
 
 
 class Separate:
@@ -39,23 +45,43 @@ class Separate:
         self._new_expert()
 
     def learn_told(self, stream: Iterable[tuple[int, Batch]]) -> Iterator[Step]:
-        """Learn (task, batch) after (task, batch)."""
-        for task, batch in stream:
-            if not self.expert_of:
-                self.expert_of[task] = 0
-            elif task not in self.expert_of:
-                self.expert_of[task] = self._new_expert()
-                self.emit(ExpertCreated(self.steps, self.expert_of[task], batches=0))
-            expert = self.expert_of[task]
-            if expert != self.active:
-                self.emit(ExpertChanged(self.steps, self.active, expert))
-                self.active = expert
-            loss = self.pool.train(expert, batch.to(self.pool.device), self.steps)
-            if not isfinite(loss):
-                self.emit(UpdateSkipped(self.steps, expert, self.steps))
-            trained = ((self.steps, expert),) if isfinite(loss) else ()
-            self.steps += 1
-            yield Step(self.steps - 1, expert, loss, inf, False, 0, trained)
+        """Learn (task, batch) after (task, batch), those of one task in runs that the pool can do fast."""
+        for task, told in groupby(stream, key=itemgetter(0)):
+            expert = self._expert_for(task)
+            yield from self._learn(expert, (batch.to(self.pool.device) for _, batch in told))
+
+    def _expert_for(self, task: int) -> int:
+        if not self.expert_of:
+            self.expert_of[task] = 0
+        elif task not in self.expert_of:
+            self.expert_of[task] = self._new_expert()
+            self.emit(ExpertCreated(self.steps, self.expert_of[task], batches=0))
+        expert = self.expert_of[task]
+        if expert != self.active:
+            self.emit(ExpertChanged(self.steps, self.active, expert))
+            self.active = expert
+        return expert
+
+    def _learn(self, expert: int, batches: Iterator[Batch]) -> Iterator[Step]:
+        """Train an expert, whatever the loss; a batch that cannot be trained ends a run, and the next one begins."""
+        pulled: deque[Batch] = deque()
+        for batch in batches:
+            pulled.append(batch)
+            while pulled:
+                waiting = chain(list(pulled), pulling(batches, pulled))
+                items = zip(count(self.steps), waiting, strict=False)
+                for loss in self.pool.train_run(expert, items, NO_BOUND, epsilon=0.0):
+                    pulled.popleft()
+                    yield self._told(expert, loss)
+                if pulled:
+                    pulled.popleft()
+                    self.emit(UpdateSkipped(self.steps, expert, self.steps))
+                    yield self._told(expert, nan)
+
+    def _told(self, expert: int, loss: float) -> Step:
+        trained = ((self.steps, expert),) if isfinite(loss) else ()
+        self.steps += 1
+        return Step(self.steps - 1, expert, loss, inf, False, 0, trained)
 
     def end_stream(self) -> None:
         """Nothing is left to be done."""

@@ -25,9 +25,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    # A dead node is to be noticed within seconds.
+    # A dead node is to be noticed within seconds; and workers are not to give way to all else on a busy machine.
     noticing = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
-    head = {"num_cpus": 1, "include_dashboard": False, "_system_config": noticing}
+    head = {"num_cpus": 1, "include_dashboard": False, "_system_config": noticing | {"worker_niceness": 0}}
     made = Cluster(initialize_head=True, head_node_args=head)
     yield made
     ray.shutdown()

@@ -19,7 +19,7 @@ from hge.tables import build_table, read_results
 ROOT = Path(__file__).parent.parent
 DIGITS = ("split-digits", "permuted-digits", "recurring-digits")
 METHODS = (("ge", "default"), ("ge-no-review", "default"), ("ge", "paper"))
-GATES = (("smnist", 3), ("pmnist", 2), ("mnist-kmnist", 3), ("cif10-best", 3), ("cif100-10-best", 2))
+GATES = (("smnist", 3), ("pmnist", 3), ("mnist-kmnist", 3), ("cif10-best", 3), ("cif100-10-best", 2))
 """File stem and seeds."""
 SPEED = ("mlp-autoencoder", "mlp-subspace", "resnet18-autoencoder", "resnet18-subspace")
 TREES = (("ge", "default"), ("hge", "default"), ("hge", "paper"))

@@ -203,6 +203,7 @@ class BasicBlock(nn.Module):
 NETS: dict[str, NetFactory] = {
     "mlp": MLP,
     # partial, not lambda: a fitted estimator can be pickled
+    "mlp-wide": partial(MLP, hidden=400),
     "mlp-relu-logits": partial(MLP, relu_on_logits=True),
     "resnet18": ResNet18,
     "resnet18-cifar": partial(ResNet18, cifar_stem=True),

@@ -2,8 +2,8 @@
 
     python benchmarks/width.py [--data DIR] [--out results/choices/width.json]
 
-A tenth of the training rows, by content hash, is the validation part; seeds 100 and 101; 10 epochs of batches of 128, one
-expert per task, the recipe `best` otherwise.
+A tenth of the training rows, by content hash, is the validation part; seeds 100 and 101; 10 epochs of batches of 128,
+one expert per task, the recipe `best` otherwise.
 """
 
 from __future__ import annotations

@@ -125,6 +125,8 @@ def test_unusable_device_is_named() -> None:
     assert resolve_device("cpu") == "cpu"
     with pytest.raises(ValueError, match="device: got 'toaster'"):
         resolve_device("toaster")
+    with pytest.raises(ValueError, match="device: got 1180591620717411303424"):
+        resolve_device(2**70)  # type: ignore[arg-type]
 
 
 def test_images_are_changed_by_step_and_expert_and_only_for_the_expert() -> None:

@@ -308,7 +308,7 @@ def resolve_device(name: str) -> str:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
         torch.empty(0, device=name)
-    except (RuntimeError, AssertionError, TypeError) as error:
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"device: got {name!r}, expected auto, cpu or a usable cuda device ({reason})") from None
     return name

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -37,42 +35,15 @@ from hge.keys import Keys
 from hge.nets import AutoencoderFactory, NetFactory, Shape
 from hge.saving import read_model, save_model, waiting_rows
 from hge.snapshot import Snapshot, restore
+from hge.telling import ExpertSummary, RecentEvents
 from hge.turns import in_turn, lock_of
-from hge.types import Batch
+from hge.waiting import WaitingRows
 
 Rows = Any
 """What scikit-learn takes for X and y, or a torch tensor."""
 
-EVENTS_KEPT = 1000
 BATCHES_PER_TURN = 64
 """Batches after which `partial_fit` lets other threads in; what they see is a state between two batches."""
-
-
-class RecentEvents:
-    """Keeps the last events that it is called with, and counts skipped batches."""
-
-    def __init__(self, skipped: int = 0) -> None:
-        self.kept: deque[Event] = deque(maxlen=EVENTS_KEPT)
-        self.skipped = skipped
-
-    def __call__(self, event: Event) -> None:
-        """Keep the event; the oldest one goes."""
-        self.kept.append(event)
-        self.skipped += isinstance(event, BatchSkipped)
-
-
-@dataclass(frozen=True)
-class ExpertSummary:
-    """An expert in a few numbers."""
-
-    id: int
-    promoted: bool
-    """False while it is on probation."""
-    batches_trained: int
-    loss: float
-    """Running mean of its training loss."""
-    bound: float
-    """A batch of higher loss is not its own."""
 
 
 class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -152,7 +123,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     classes_: Labels
     input_shape_: Shape
-    _waiting: Batch
+    _waiting: WaitingRows
     _outputs: dict[Any, int]
 
     def __init__(
@@ -384,7 +355,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._build(np.zeros((1, *shape), dtype=np.float32), facts["capacity"], Keys(facts["seed"]), events)
         restore(self._learner, snapshot)
         self._outputs = {label: int(output) for label, output in facts["outputs"]}
-        self._closed, self._waiting = facts["closed"], waiting_rows(snapshot)
+        self._closed, self._waiting = facts["closed"], WaitingRows(waiting_rows(snapshot))
         self.classes_, self.n_features_in_ = classes, facts["features"]
         if facts["feature_names"]:
             self.feature_names_in_ = np.array(facts["feature_names"], dtype=object)
@@ -415,7 +386,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._build(x, check_count("class_capacity", self.class_capacity), Keys(read_seed(self.random_state)), events)
         validate_data(self, X, reset=True, skip_check_array=True)  # remembers the number and names of the features
         self._outputs = {}
-        self._closed, self._waiting, self.classes_ = closed, _no_rows(x.shape[1:]), classes
+        self._closed, self._waiting, self.classes_ = closed, WaitingRows.none(x.shape[1:]), classes
 
     def _build(self, x: FloatRows, capacity: int, keys: Keys, events: RecentEvents) -> None:
         """Build an untrained learner for rows like these, and only then replace an older one."""
@@ -430,25 +401,18 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             # By first appearance, so that giving `classes` changes nothing.
             self._outputs.setdefault(label, len(self._outputs))
         outputs = torch.tensor([self._outputs[label] for label in labels.tolist()])
-        waiting = self._waiting
-        self._waiting = Batch(torch.cat([waiting.x, torch.from_numpy(x)]), torch.cat([waiting.y, outputs]))
+        self._waiting.add(x, outputs)
         self._learn_waiting(least=self.batch_size)
 
     def _learn_waiting(self, least: int) -> None:
-        """Learn the waiting rows batch by batch, while there are at least so many; each leaves before it is learned."""
+        """Learn the waiting rows batch by batch, while there are at least so many."""
         while len(self._waiting) >= least:
+            batches = self._waiting.leave(self.batch_size, least)
             with torch.inference_mode(False), torch.enable_grad():
-                for _ in self._learner.learn_all(islice(self._full_batches(least), BATCHES_PER_TURN)):
+                for _ in self._learner.learn_all(islice(batches, BATCHES_PER_TURN)):
                     pass
             lock_of(self).let_others_in()
-        self._waiting = Batch(self._waiting.x.clone(), self._waiting.y.clone())
-
-    def _full_batches(self, least: int) -> Iterator[Batch]:
-        while len(self._waiting) >= least:
-            x, y = self._waiting.x, self._waiting.y
-            self._waiting = Batch(x[self.batch_size :], y[self.batch_size :])
-            # A copy: the learner keeps some batches, and a view would keep all rows of this call alive.
-            yield Batch(x[: self.batch_size].clone(), y[: self.batch_size].clone())
+        self._waiting.let_go()
 
     def _route(self, X: Rows) -> tuple[torch.Tensor, Routes]:
         self._check_started()
@@ -462,7 +426,3 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_shape(x, self.input_shape_)
         rows = torch.from_numpy(x)
         return rows, self._answerer.route(rows, self.routing)
-
-
-def _no_rows(shape: Shape) -> Batch:
-    return Batch(torch.empty(0, *shape, dtype=torch.float32), torch.empty(0, dtype=torch.int64))

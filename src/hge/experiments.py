@@ -10,22 +10,12 @@ from hge.build import RESUMABLE
 from hge.config import RunConfig, override
 from hge.paper_tables import TITLES, paper_table
 from hge.recipes import build_config
+from hge.run import TOLD
 from hge.tables import OURS, Result
 
 FIGURES = {1: (("smnist", "hge"),), 2: (("cif10-inv", "organise"), ("mnist-kmnist", "organise"))}
 """Figure -> (scenario, method) of the trees that it shows."""
-DECIDING = (
-    "scenario",
-    "method",
-    "recipe",
-    "tasks",
-    "batch_size",
-    "test_batch_size",
-    "epochs",
-    "mix",
-    "visits",
-    "blend",
-)
+DECIDING = tuple(name for name in TOLD if name not in ("routing", "seed"))
 """What two results of the same run have in common, besides score and seed."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 import traceback
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from uuid import uuid4
 from hge.build import RESUMABLE
 from hge.experiments import Job
 from hge.organise import organise
+from hge.record import write_whole
 from hge.run import CHECKPOINT_EVERY, run
 
 PROGRESS, ATTEMPT, ERROR = "progress.json", "attempt.txt", "error.txt"
@@ -80,14 +80,6 @@ def read_progress(folder: Path) -> Progress | None:
 def forget_progress(folder: Path) -> None:
     """Remove what an earlier attempt told, until the next one tells anew."""
     (folder / PROGRESS).unlink(missing_ok=True)
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that nobody ever sees a part of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
 
 
 class _Teller:

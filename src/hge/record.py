@@ -147,9 +147,15 @@ def environment() -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON that a person can read too, all of it or nothing."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    """Write JSON that a person can read too."""
+    write_whole(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that nobody ever sees a part of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from hge.experiments import Job
-from hge.jobs import Outcome, write_whole
+from hge.jobs import Outcome
+from hge.record import write_json
 
 POLL_SECONDS = 0.25
 SUBFOLDER = "reproduced"
@@ -46,8 +46,7 @@ def reproduce(
             ended = executor.poll(POLL_SECONDS)
             for outcome in ended:
                 if outcome.result is not None:
-                    text = json.dumps(outcome.result, indent=2, allow_nan=False) + "\n"
-                    write_whole(results / SUBFOLDER / f"{outcome.name}.json", text)
+                    write_json(results / SUBFOLDER / f"{outcome.name}.json", outcome.result)
             outcomes += ended
             on_poll(ended)
     finally:

@@ -29,6 +29,21 @@ from hge.types import Batch
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_EVERY = 2_000
 """Batches between two checkpoints."""
+TOLD = (
+    "scenario",
+    "method",
+    "recipe",
+    "tasks",
+    "routing",
+    "batch_size",
+    "test_batch_size",
+    "epochs",
+    "mix",
+    "visits",
+    "blend",
+    "seed",
+)
+"""Settings that a result's protocol tells as they are."""
 OnStep = Callable[[Step, int, AnyLearner], None]
 """Called after each batch with its step, the stream's length and the learner, for a progress line."""
 
@@ -230,20 +245,6 @@ def _figures(config: RunConfig, scenario: Scenario, learner: AnyLearner, ledger:
 
 def protocol(config: RunConfig) -> dict[str, Any]:
     """Say under which settings, and on what, a run was made."""
-    names = (
-        "scenario",
-        "method",
-        "recipe",
-        "tasks",
-        "routing",
-        "batch_size",
-        "test_batch_size",
-        "epochs",
-        "mix",
-        "visits",
-        "blend",
-        "seed",
-    )
-    chosen = {name: getattr(config, name) for name in names}
+    chosen = {name: getattr(config, name) for name in TOLD}
     chosen |= {"score": config.score.name, "device": config.device, "precision": config.precision}
     return chosen | {"changed": changes(config)} | environment()

@@ -35,7 +35,8 @@ def save_model(model: Any, folder: Path) -> None:
         "skipped": model.batches_skipped_,
     }
     snapshot = take(model._learner)
-    waiting = {"waiting.x": model._waiting.x.contiguous(), "waiting.y": model._waiting.y.contiguous()}
+    rows = model._waiting.rows
+    waiting = {"waiting.x": rows.x.contiguous(), "waiting.y": rows.y.contiguous()}
     Checkpoints(folder).write(Snapshot(snapshot.facts, snapshot.tensors | waiting, snapshot.experts), facts)
 
 

@@ -62,6 +62,7 @@ def test_the_cost_of_checkpoints_is_measured(tmp_path: Path) -> None:
 def survival_table(report: dict[str, Any]) -> str:
     kills, inputs, flips, soak = (report[name] for name in ("kills", "inputs", "flips", "soak"))
     renamed = sum(kills["between_writing_and_renaming"].values())
+    gpu = report["kills-gpu"]
     settled = [memory / 2**20 for batches, memory in soak["curve"] if batches >= soak["batches"] / 10]
     cost, saving = report["saving"]["cost_percent"], report["saving"]
     share = 100 * sum(saving["seconds_in_checkpoints"]) / sum(saving["seconds"]["with"])
@@ -72,6 +73,8 @@ def survival_table(report: dict[str, Any]) -> str:
             f"| kill -9, GE and HGE | {kills['kills']}, of them {kills['with_newcomers']} in a newcomer's probation, "
             f"{kills['with_set_aside']} with batches set aside, {renamed} between writing and renaming "
             f"| resumed from batch {min(kills['resumed_from'])} or later; {len(kills['differences'])} bytes differ |",
+            f"| the same on one {gpu['gpu']}, `deterministic=true` | {gpu['kills']} "
+            f"| resumed from batch {min(gpu['resumed_from'])} or later; {len(gpu['differences'])} bytes differ |",
             f"| bad inputs | {inputs['examples']:,} "
             f"| {len(inputs['wrong'])} without a clear error or with a changed state |",
             f"| checkpoint files with a flipped bit, or cut off | {flips['flips']:,} "

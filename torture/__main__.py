@@ -22,6 +22,7 @@ from torture.soak import torture_soak
 
 SEED = 20
 KILL_SEEDS = (0, 1, 2)
+GPU_WORKERS = 4
 EXAMPLES, FLIPS = 14_000, 6_000
 SOAK, SOAK_EVERY = 200_000, 2_000
 EXPERTS, TURNS = 10, 7
@@ -33,7 +34,11 @@ PARTS: dict[str, Part] = {
     "kills": lambda folder: torture_kills(folder, tell, KILL_SEEDS, METHODS),
     "saving": lambda folder: torture_saving(folder, EXPERTS, TURNS, tell),
     "soak": lambda folder: torture_soak(folder, SOAK, SOAK_EVERY, SEED, tell),
+    "kills-gpu": lambda folder: torture_kills(
+        folder, tell, KILL_SEEDS[:1], METHODS, device="cuda", workers=GPU_WORKERS
+    ),
 }
+ALWAYS = [name for name in PARTS if name != "kills-gpu" or torch.cuda.is_available()]
 started = time.monotonic()
 
 
@@ -45,16 +50,19 @@ def tell(line: str) -> None:
 def main() -> int:
     """Run the parts that were asked for; return 1 if any of them found something."""
     parser = argparse.ArgumentParser(prog="python -m torture", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"{', '.join(PARTS)}; all, if none is named")
+    parts = f"{', '.join(PARTS)}; if none is named, {', '.join(ALWAYS)}"
+    parser.add_argument("parts", nargs="*", metavar="PART", help=parts)
     parser.add_argument("--out", type=Path, default=Path("results/torture.json"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     report = json.loads(arguments.out.read_text()) if arguments.parts and arguments.out.is_file() else {}
-    for name in arguments.parts or PARTS:
+    for name in arguments.parts or ALWAYS:
         begun = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             found = PARTS[name](Path(folder))
-        report[name] = found | {"total_seconds": round(time.monotonic() - begun, 1), "environment": environment()}
+        on_gpu = {"gpu": torch.cuda.get_device_name()} if name == "kills-gpu" else {}
+        seconds = {"total_seconds": round(time.monotonic() - begun, 1)}
+        report[name] = found | seconds | on_gpu | {"environment": environment()}
         write_json(arguments.out, report)
     complaints = [text for name in report for text in complaints_of(name, report[name])]
     print("\n".join(complaints) or "All of it was survived.")
@@ -64,8 +72,8 @@ def main() -> int:
 def complaints_of(name: str, found: dict[str, Any]) -> list[str]:
     """Return what must not be in a part's figures."""
     complaints = [f"{name}: {text}" for text in found.get("wrong", []) + found.get("differences", [])]
-    if name == "kills":
-        complaints += [f"kills: resumed from {place}" for place in found["resumed_from"] if place <= 0]
+    if name.startswith("kills"):
+        complaints += [f"{name}: resumed from {place}" for place in found["resumed_from"] if place <= 0]
     if name == "soak" and not found["flat"]:
         complaints.append(f"soak: memory grew by {found['growth_bytes']} bytes, handles {found['handles']}")
     if name == "saving" and found["cost_percent"]["median"] >= 5:

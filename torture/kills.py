@@ -10,7 +10,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +26,28 @@ LONGEST_WAIT = 0.8
 """Seconds from a checkpoint to a random kill, at the most."""
 
 
-def torture_kills(folder: Path, tell: Tell, seeds: Sequence[int], methods: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """Kill runs of every method and seed a few times each; return what happened."""
+def torture_kills(
+    folder: Path,
+    tell: Tell,
+    seeds: Sequence[int],
+    methods: Sequence[tuple[str, str]],
+    *,
+    device: str = "cpu",
+    workers: int = 1,
+) -> dict[str, Any]:
+    """Kill runs of every method and seed a few times each, so many runs at once; return what happened."""
+    orders = [
+        Order(str(folder / f"{method}-{recipe}-{seed}"), method, recipe, seed, device=device)
+        for seed in seeds
+        for method, recipe in methods
+    ]
     kills: list[dict[str, Any]] = []
     differences: list[str] = []
-    for seed in seeds:
-        for method, recipe in methods:
-            name = f"{method}-{recipe}-{seed}"
-            whole, killed = (
-                Order(str(folder / f"{name}-{part}"), method, recipe, seed) for part in ("whole", "killed")
-            )
-            follow(whole, random.Random())
-            kills += chain(killed, random.Random(name), tell)
-            differences += [f"{name}: {file}" for file in COMPARED if _bytes(whole, file) != _bytes(killed, file)]
-            tell(f"kills: {len(kills)}, {name}: {len(differences)} differences")
+    with ThreadPoolExecutor(workers) as together:
+        for deaths, different in together.map(partial(compare, tell=tell), orders):
+            kills += deaths
+            differences += different
+            tell(f"kills: {len(kills)}, {len(differences)} differences")
     return {
         "kills": len(kills),
         "by_kind": dict(Counter(kill["kind"] for kill in kills)),
@@ -48,6 +58,15 @@ def torture_kills(folder: Path, tell: Tell, seeds: Sequence[int], methods: Seque
         "differences": differences,
         "log": kills,
     }
+
+
+def compare(order: Order, tell: Tell) -> tuple[list[dict[str, Any]], list[str]]:
+    """Kill a run again and again; return its deaths, and the files in which it differs from one that nobody touched."""
+    whole, killed = (replace(order, folder=f"{order.folder}-{part}") for part in ("whole", "killed"))
+    follow(whole, random.Random())
+    name = Path(order.folder).name
+    deaths = chain(killed, random.Random(name), tell)
+    return deaths, [f"{name}: {file}" for file in COMPARED if _bytes(whole, file) != _bytes(killed, file)]
 
 
 def chain(order: Order, moments: random.Random, tell: Tell) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ import json
 import os
 import signal
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +22,7 @@ from hge.learner import Learner, Step
 from hge.recipes import build_config
 from hge.run import run
 from hge.snapshot import Snapshot
+from hge.training import repeatable
 from torture.digest import answers_digest, state_digest
 
 Kind = Literal["none", "random", "probation", "set-aside", "renaming"]
@@ -41,6 +42,7 @@ class Order:
     scenario: str = "recurring-digits"
     epochs_scale: float = 0.25
     checkpoint_every: int = 5
+    device: str = "cpu"
 
     def as_json(self) -> str:
         """Return the order as one argument of a command."""
@@ -102,7 +104,7 @@ def tell(what: str, **facts: Any) -> None:
 
 def watch(death: Death) -> None:
     """Let death see checkpoints being written and renamed."""
-    write, replace = Checkpoints.write, Path.replace
+    write, rename = Checkpoints.write, Path.replace
 
     def writing(self: Checkpoints, snapshot: Snapshot, facts: Any) -> Path:
         path = write(self, snapshot, facts)
@@ -114,7 +116,7 @@ def watch(death: Death) -> None:
         wanted = death.order.kind == "renaming" and Path(target).name.startswith(name)
         if wanted and death.checkpoints == CHECKPOINTS_BEFORE:
             death.die(renaming=Path(target).name.partition("-")[0])
-        return replace(self, target)
+        return rename(self, target)
 
     Checkpoints.write, Path.replace = writing, renaming  # type: ignore[method-assign,assignment]
 
@@ -123,13 +125,14 @@ def main(order: Order) -> None:
     """Run, until the end or until death; at the end, leave the digests of weights and answers."""
     torch.set_num_threads(1)
     config = build_config(order.scenario, order.method, order.recipe, epochs_scale=order.epochs_scale)
-    config = type(config)(**vars(config) | {"seed": order.seed})
+    config = replace(config, seed=order.seed, device=order.device, deterministic=True)
     death, folder = Death(order), Path(order.folder)
     watch(death)
     run(config, folder, death.on_step, resume=True, checkpoint_every=order.checkpoint_every)
     assert death.learner is not None
     scenario = build_scenario(config, Keys(config.seed), None)
-    final = {"weights": state_digest(death.learner), "answers": answers_digest(death.learner, scenario)}
+    with repeatable():
+        final = {"weights": state_digest(death.learner), "answers": answers_digest(death.learner, scenario)}
     (folder / "final.json").write_text(json.dumps(final))
 
 

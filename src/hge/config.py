@@ -169,6 +169,8 @@ class RunConfig:
     """How the experts' networks are kept: eager is the plain reference, stacked the fast one, which auto takes."""
     precision: Precision = "fp32"
     """Of products on a GPU: tf32 rounds their inputs to 10 bits, bf16 computes in 8 (autocast)."""
+    deterministic: bool = False
+    """Every run gives the same digits on a GPU, too, where the fastest algorithms do not; resumed or not."""
     augment: bool = False
     """Train experts on randomly flipped and cropped images."""
     track: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -43,9 +43,7 @@ class Graphs:
             return function(*inputs)
         if calls.graph is None:
             calls.capture(function, inputs)
-        for static, given in zip(calls.inputs, inputs, strict=True):
-            if static is not None and given is not None:
-                static.copy_(given)
+        torch._foreach_copy_(calls.inputs, [i for i in inputs if i is not None])  # type: ignore[arg-type]
         assert calls.graph is not None
         calls.graph.replay()
         return calls.output
@@ -58,20 +56,22 @@ class Graphs:
 @dataclass
 class _Calls:
     count: int = 0
-    inputs: tuple[Tensor | None, ...] = ()
+    inputs: Sequence[Tensor] = ()
+    """Where the graph reads."""
     output: Tensor = field(default_factory=lambda: torch.empty(0))
     graph: torch.cuda.CUDAGraph | None = None
 
     def capture(self, function: Callable[..., Tensor], inputs: tuple[Tensor | None, ...]) -> None:
         """Record what the function does; nothing runs yet."""
-        self.inputs = tuple(None if i is None else i.clone() for i in inputs)
+        static = [None if i is None else i.clone() for i in inputs]
+        self.inputs = [i for i in static if i is not None]
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         gc.disable()  # an older graph that is collected during a capture ends the capture
         try:
             # Other threads may use the GPU meanwhile.
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-                self.output = function(*self.inputs)
+                self.output = function(*static)
         finally:
             gc.enable()
         self.graph = graph
@@ -119,13 +119,13 @@ class Mailbox:
     def __len__(self) -> int:
         return sum(self.sizes) + len(self.opened)
 
-    def send(self, results: Tensor, stream: torch.cuda.Stream | None) -> None:
-        """Send a letter of [results, width] that the stream computes; there must be a free place."""
+    def send(self, results: Tensor, count: int, stream: torch.cuda.Stream | None) -> None:
+        """Send a letter of [results, width] that the stream computes, so many of them; there must be a free place."""
         place = self.sent % len(self.letters)
-        self.letters[place][: len(results)].copy_(results, non_blocking=True)
+        self.letters[place].copy_(results, non_blocking=True)
         if self.on_gpu:
             self.arrived[place].record(stream)
-        self.sizes.append(len(results))
+        self.sizes.append(count)
         self.sent += 1
 
     def take(self) -> list[float]:

@@ -197,11 +197,12 @@ def _survival(path: Path) -> dict[str, Any] | None:
         return None
     found = json.loads(path.read_text(encoding="utf-8"))
     kills, inputs, flips, saving, soak = (found[part] for part in ("kills", "inputs", "flips", "saving", "soak"))
+    killed = [("kill -9, then resumed", kills)]
+    killed += [(f"the same on one {found['kills-gpu']['gpu']}", found["kills-gpu"])] if "kills-gpu" in found else []
     rows = [
-        (
-            "kill -9, then resumed",
-            kills["kills"],
-            f"{len(kills['differences'])} differences to a run that was left alone",
+        *(
+            (what, k["kills"], f"{len(k['differences'])} differences to a run that was left alone")
+            for what, k in killed
         ),
         ("bad inputs", inputs["examples"], f"{len(inputs['wrong'])} without a clear error, or with a changed state"),
         ("damaged checkpoint files", flips["flips"], f"{len(flips['wrong'])} unnoticed"),

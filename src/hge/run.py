@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from hge.recipes import changes
 from hge.record import RunRecorder, environment
 from hge.snapshot import restore, take
 from hge.tracking import Tracker
+from hge.training import repeatable
 from hge.types import Batch
 
 CHECKPOINTS = "checkpoints"
@@ -64,17 +66,18 @@ def run(
     checkpoint that cannot be written is a warning; events that cannot be written end the run.
     """
     check(config)
-    journey = Journey(config, folder, data, checkpoint_every)
-    if resume:
-        journey.go_on()
-    else:
-        journey.forget()  # another run's checkpoints
-    # Only now: what cannot be built leaves an older run alone.
-    with RunRecorder(folder, config, journey.files) as recorder:
-        seconds, rows = journey.learn(recorder, on_step)
-        result = journey.result() | {"samples_per_second": round(rows / seconds, 1), "protocol": protocol(config)}
-        recorder.result(result)
-    journey.forget()  # nothing is left to resume
+    with repeatable() if config.deterministic else nullcontext():
+        journey = Journey(config, folder, data, checkpoint_every)
+        if resume:
+            journey.go_on()
+        else:
+            journey.forget()  # another run's checkpoints
+        # Only now: what cannot be built leaves an older run alone.
+        with RunRecorder(folder, config, journey.files) as recorder:
+            seconds, rows = journey.learn(recorder, on_step)
+            result = journey.result() | {"samples_per_second": round(rows / seconds, 1), "protocol": protocol(config)}
+            recorder.result(result)
+        journey.forget()  # nothing is left to resume
     return result
 
 
@@ -106,7 +109,7 @@ class Journey:
         if not has_checkpoint(self.checkpoints.folder):
             return
         snapshot, facts = read_checkpoint(self.checkpoints.folder)
-        if facts.get("config") != config.as_json():
+        if "config" not in facts or RunConfig.from_json(facts["config"]) != config:
             raise ValueError(f"resume: got other settings than those of the run in {self.folder}, expected the same")
         restore(learner, snapshot)
         self.skipped, self.files = facts["skipped"], facts["files"]

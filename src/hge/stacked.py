@@ -216,7 +216,7 @@ class StackedPool:
                 results = self.steps.take(rule, *inputs)
             else:
                 results = self._run(rule, partial(self.steps.take, rule), *inputs)
-        self.mailbox.send(results, stream)
+        self.mailbox.send(results, len(group), stream)
         self.home.stale = self.home.stale or self.home.score.network is not None
         self.home.versions[expert] += len(group)
 

@@ -70,14 +70,16 @@ class Steps:
         return Rule(losses.signed, self.home.gates.count if below else 0)
 
     def take(self, rule: Rule, *inputs: Any) -> Tensor:
-        """Take steps one after the other; return what the host hears of them."""
+        """Take steps one after the other; return what the host hears of them, in the first rows."""
         groups = [inputs[first : first + INPUTS] for first in range(0, len(inputs), INPUTS)]
         for result, own in zip(self.results, groups, strict=False):
-            result.copy_(self._train(rule, *own))
-        return self.results[: len(groups)]
+            self._train(rule, result, *own)
+        return self.results
 
-    def _train(self, rule: Rule, x: Tensor, y: Tensor, noise: Tensor | None, changes: Tensor | None) -> Tensor:
-        """Forward, compare with the bound, update if accepted; return the loss, and 1 if nothing was updated.
+    def _train(
+        self, rule: Rule, told: Tensor, x: Tensor, y: Tensor, noise: Tensor | None, changes: Tensor | None
+    ) -> None:
+        """Forward, compare with the bound, update if accepted; tell the loss, and 1 if nothing was updated.
 
         `stopped` becomes 1 at the first batch that may not be trained, and stays so for the rest of the run.
         """
@@ -100,18 +102,17 @@ class Steps:
             with self.beside():
                 if self.home.score.asynchronous:
                     self.home.score.learn(self.stopped)
+                torch.where(self.stopped > 0, self.statistics, updated, out=self.statistics)
+                told.copy_(self.result)
             masked_step(self.home.optimiser, self.stopped)
-            skipped = self.stopped > 0
-            torch.where(skipped, self.statistics, updated, out=self.statistics)
             if len(self.home.running):
-                self.home.running.copy_(torch.where(skipped, before, self.home.running))
+                self.home.running.copy_(torch.where(self.stopped > 0, before, self.home.running))
             if self.home.average is not None:
                 self.home.average.take_in(self.stopped)
             self.beside.join()
             if rule.gates and self.home.score.network is not None:
                 for name, own in self.home.score.gate_tensors().items():
                     self.home.gates.tensors[name].index_copy_(0, self.place, own.detach()[None])
-        return self.result
 
     @contextmanager
     def _training_mode(self, rows: int) -> Iterator[None]:

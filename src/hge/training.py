@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -14,8 +15,12 @@ from hge.config import OptimiserConfig, Precision
 
 def build_optimiser(config: OptimiserConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """Return SGD or Adam as `config` says; the fused ones, which can be told on the device to skip a step."""
+    parameters = list(parameters)
     if config.name == "adam":
-        return torch.optim.Adam(parameters, lr=config.lr, weight_decay=config.weight_decay, fused=True)
+        on_gpu = parameters[0].is_cuda  # where a step becomes part of a graph
+        return torch.optim.Adam(
+            parameters, lr=config.lr, weight_decay=config.weight_decay, fused=True, capturable=on_gpu
+        )
     return torch.optim.SGD(
         parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay, fused=True
     )
@@ -95,6 +100,18 @@ def mode_of(net: nn.Module, *, training: bool, rows: int, batch_statistics: bool
         for buffer, before in others:  # what other layers of a user's net may keep
             buffer.copy_(before)
         net.eval()
+
+
+@contextmanager
+def repeatable() -> Iterator[None]:
+    """Let a GPU compute the same digits every time inside the block, at some cost."""
+    before = torch.are_deterministic_algorithms_enabled()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or torch refuses matrix products
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 @contextmanager

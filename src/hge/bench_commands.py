@@ -30,6 +30,7 @@ Experts = Annotated[str | None, typer.Option(help='Numbers of experts: "1,5,20,1
 Pool = Annotated[str, typer.Option(help=f"{', '.join(get_args(PoolName))}.")]
 Arithmetic = Annotated[str, typer.Option("--precision", help=f"{', '.join(get_args(Precision))}.")]
 Short = Annotated[bool, typer.Option("--short", help="A short form, as in the tests.")]
+ToTheLetter = Annotated[bool, typer.Option(help="steps: measure Algorithm 1 to the letter, too.")]
 Out = Annotated[Path | None, typer.Option(help="JSON file.  [default: results/bench/DEVICE-PART.json]")]
 
 
@@ -53,6 +54,7 @@ def _command(name: str, parts: Sequence[str]) -> Callable[..., None]:
         pool: Pool = "auto",
         precision: Arithmetic = "fp32",
         short: Short = False,
+        literal: ToTheLetter = True,
         out: Out = None,
     ) -> None:
         wishes = Wishes(
@@ -63,6 +65,7 @@ def _command(name: str, parts: Sequence[str]) -> Callable[..., None]:
             cast(PoolName, _one_of("pool", pool, get_args(PoolName))),
             cast(Precision, _one_of("precision", precision, get_args(Precision))),
             short,
+            literal,
         )
         _measure_and_show(name, parts, wishes, out)
 

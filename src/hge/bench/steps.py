@@ -43,24 +43,22 @@ class StepRow:
 
 
 def measure_steps(
-    subject: Subject, experts: Sequence[int], plan: Plan, tell: Callable[[str], None]
+    subject: Subject, experts: Sequence[int], plan: Plan, tell: Callable[[str], None], *, literal: bool = True
 ) -> Iterator[StepRow | LeftOut]:
-    """Yield the rows of all loops, for each number of experts."""
+    """Yield the rows of all loops, for each number of experts; that of Algorithm 1 to the letter only if asked."""
     with arithmetic(subject.precision):
-        sticky, literal = (Population(subject, sticky=sticky) for sticky in (True, False))
+        gated = {"GE sticky": Population(subject, sticky=True)}
+        gated |= {"GE literal": Population(subject, sticky=False)} if literal else {}
         for number in sorted(experts):
             tell(f"steps: {subject}, {number} experts")
-            for population in (sticky, literal):
+            for population in gated.values():
                 if obstacle := population.obstacle(number, plan):
                     yield obstacle
                     return
                 population.grow(number)
-            task = sticky.task(number - 1, batches=EPOCH)
-            loops: dict[str, Loop] = {
-                **_plain_loops(subject, next(task.batches(0, 1))),
-                "GE sticky": GatedLoop(sticky.learner),
-                "GE literal": GatedLoop(literal.learner),
-            }
+            task = gated["GE sticky"].task(number - 1, batches=EPOCH)
+            loops = _plain_loops(subject, next(task.batches(0, 1)))
+            loops |= {name: GatedLoop(population.learner) for name, population in gated.items()}
             yield from _race(subject, number, loops, task, plan)
 
 

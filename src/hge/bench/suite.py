@@ -45,6 +45,8 @@ class Wishes:
     pool: PoolName = "auto"
     precision: Precision = "fp32"
     short: bool = False
+    literal: bool = True
+    """steps: Algorithm 1 to the letter, too, which needs the experts a second time."""
 
     @property
     def plan(self) -> Plan:
@@ -97,7 +99,8 @@ def _rows(parts: Sequence[str], wishes: Wishes, tell: Callable[[str], None]) -> 
     plan = wishes.plan
     for subject in _subjects(wishes):
         if "steps" in parts:
-            yield from measure_steps(subject, wishes.experts or _usual("steps", subject, wishes), plan, tell)
+            numbers = wishes.experts or _usual("steps", subject, wishes)
+            yield from measure_steps(subject, numbers, plan, tell, literal=wishes.literal)
             _free_memory(wishes)
         for member, measures in _surveys(subject):
             asked = {part: measure for part, measure in measures.items() if part in parts}

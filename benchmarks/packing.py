@@ -2,12 +2,14 @@
 
     python benchmarks/packing.py [--device cuda] [--net mlp] [--processes 1,2,4,8] [--out results/bench/packing.json]
 
-Every process learns a synthetic stream of its own, GE sticky with the subspace score.
+Every process learns a synthetic stream of its own, GE sticky with the subspace score. With NVIDIA's MPS running
+(`nvidia-cuda-mps-control -d`) and CUDA_MPS_PIPE_DIRECTORY set, the processes share a GPU instead of taking turns.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import time
@@ -93,6 +95,7 @@ def main() -> None:
         print(rows[-1], flush=True)
     if options.out is not None:
         protocol = {"device": device_name(options.device), "precision": options.precision, "net": options.net}
+        protocol["mps"] = "CUDA_MPS_PIPE_DIRECTORY" in os.environ
         write_json(options.out, {"packing": rows, "protocol": protocol | environment()})
 
 

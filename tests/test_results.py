@@ -25,20 +25,21 @@ readme = load()
 results = readme.results
 
 
-def test_readme_shows_the_results() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert readme.filled(text) == text, "run `make results`"
+@pytest.mark.parametrize("page", readme.PAGES)
+def test_pages_show_the_results(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert readme.filled(page, text) == text, "run `make results`"
 
 
 def test_a_readme_without_a_place_is_an_error() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     with pytest.raises(ValueError, match="got 0 places for the table gates, expected 1"):
-        readme.filled(text.replace("<!-- results: gates -->", ""))
+        readme.filled("README.md", text.replace("<!-- results: gates -->", ""))
 
 
 def test_other_figures_are_noticed() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert readme.filled(text.replace("| 98.00 ± 0.94 |", "| 99.00 ± 0.94 |")) == text
+    assert readme.filled("README.md", text.replace("| 98.00 ± 0.94 |", "| 99.00 ± 0.94 |")) == text
 
 
 def test_results_keep_their_promises() -> None:

@@ -135,8 +135,9 @@ class StackedPool:
                     yield loss
                 if not group:
                     return
-        finally:  # the caller may have left early
-            for _, batch in under_way:
+        finally:  # the caller may have left early; after an interrupt, a letter may be missing
+            while under_way and len(self.mailbox):
+                _, batch = under_way.popleft()
                 _, skipped = self.mailbox.take()
                 if not skipped:
                     self.rows[expert] += len(batch)

@@ -201,7 +201,10 @@ def leaderboard_table() -> str:
 
 def unknown_table() -> str:
     """How well a task that nobody learned is told from the others."""
-    lines = ["| scenario, recipe, epochs | Separate | mixture of all answers, 1 | area under the curve |", "|---|---|---|---|"]
+    lines = [
+        "| scenario, recipe, epochs | Separate | mixture of all answers, 1 | area under the curve |",
+        "|---|---|---|---|",
+    ]
     for stem, _ in GATES:
         about, boards = boards_of(stem)
         figures = [

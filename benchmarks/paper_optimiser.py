@@ -1,0 +1,88 @@
+"""Which optimiser lets the paper's MLP autoencoder find the right expert? SGD is the text's, Adam its other one.
+
+    python benchmarks/paper_optimiser.py [--data FOLDER] [--out results/choices/paper_optimiser.json]
+
+smnist, seed 100: an autoencoder per task, trained as in recipe `paper`; a tenth of the training rows, by content hash,
+is the validation part. Batches of 128 of one task, and single rows, go to the autoencoder with the lowest loss. A few
+minutes on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hge.build import build_scenario, build_spec
+from hge.config import OptimiserConfig
+from hge.data.scenarios import Scenario
+from hge.data.validation import for_choosing
+from hge.keys import Keys
+from hge.pool import PoolSpec
+from hge.recipes import build_config
+from hge.record import environment, write_json
+from hge.scores import Pupil, build_score
+from hge.types import as_float
+
+SEED = 100
+OPTIMISERS = {
+    "sgd": OptimiserConfig(name="sgd", lr=0.01, momentum=0.9, weight_decay=1e-4, clip_norm=0.0),
+    "adam": OptimiserConfig(name="adam", lr=0.001, weight_decay=1e-4, clip_norm=0.0),
+}
+EPOCHS = (4, 10, 20, 40)
+GROUP = 128
+
+
+def losses(scenario: Scenario, spec: PoolSpec, task: int, keys: Keys) -> dict[int, np.ndarray]:
+    """Train one task's autoencoder; return its losses on everybody's validation rows, after so many epochs."""
+    with keys.seeded("weights", task):
+        score = build_score(spec.score, spec.optimiser, spec.autoencoder, spec.shape, spec.outputs)
+    pupil, rows, found, step = Pupil(score.eval()), scenario.tasks[task].train.whole(), {}, 0
+    everybody = as_float(torch.cat([other.test.whole().x for other in scenario.tasks]))
+    for epoch in range(1, max(EPOCHS) + 1):
+        for part in torch.split(torch.from_numpy(keys.rng("shuffle", task, epoch).permutation(len(rows))), GROUP):
+            pupil.teach(as_float(rows.x[part]), rows.y[part], keys.generator("noise", step, task))
+            step += 1
+        if epoch in EPOCHS:
+            found[epoch] = score.score(everybody, batch_statistics=True).numpy()
+    return found
+
+
+def right(scores: np.ndarray, task: np.ndarray, group: int) -> float:
+    """Return the percentage of groups of one task whose lowest mean loss is their own autoencoder's."""
+    verdicts = []
+    for own in range(len(scores)):
+        rows = scores[:, task == own]
+        whole = rows.shape[1] // group * group
+        verdicts += list(rows[:, :whole].reshape(len(rows), -1, group).mean(axis=2).argmin(axis=0) == own)
+    return round(100 * float(np.mean(verdicts)), 2)
+
+
+def main() -> None:
+    """Print a table and write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("results/choices/paper_optimiser.json"))
+    options = parser.parse_args()
+    keys, config = Keys(SEED), build_config("smnist", recipe="paper")
+    scenario = for_choosing(build_scenario(config, keys, options.data))
+    task = np.repeat(np.arange(len(scenario.tasks)), [len(t.test.whole()) for t in scenario.tasks])
+    rows: list[dict[str, Any]] = []
+    for name, optimiser in OPTIMISERS.items():
+        spec = replace(build_spec(config, scenario), optimiser=optimiser)
+        found = [losses(scenario, spec, number, keys) for number in range(len(scenario.tasks))]
+        for epochs in EPOCHS:
+            scores = np.stack([own[epochs] for own in found])
+            gate = {str(group): right(scores, task, group) for group in (1, GROUP)}
+            rows.append({"optimiser": name, "epochs": epochs, "gate_accuracy": gate, "loss": float(scores.mean())})
+            print(rows[-1], flush=True)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(options.out, {"part": "validation", "rows": rows, "protocol": {"seed": SEED} | environment()})
+
+
+if __name__ == "__main__":
+    main()

@@ -39,13 +39,14 @@ GROUP = 128
 
 def losses(scenario: Scenario, spec: PoolSpec, task: int, keys: Keys) -> dict[int, np.ndarray]:
     """Train one task's autoencoder; return its losses on everybody's validation rows, after so many epochs."""
-    with keys.seeded("weights", task):
+    cpu = torch.device("cpu")
+    with keys.seeded("weights", task, device=cpu):
         score = build_score(spec.score, spec.optimiser, spec.autoencoder, spec.shape, spec.outputs)
     pupil, rows, found, step = Pupil(score.eval()), scenario.tasks[task].train.whole(), {}, 0
     everybody = as_float(torch.cat([other.test.whole().x for other in scenario.tasks]))
     for epoch in range(1, max(EPOCHS) + 1):
         for part in torch.split(torch.from_numpy(keys.rng("shuffle", task, epoch).permutation(len(rows))), GROUP):
-            pupil.teach(as_float(rows.x[part]), rows.y[part], keys.generator("noise", step, task))
+            pupil.teach(as_float(rows.x[part]), rows.y[part], keys.generator("noise", step, task, device=cpu))
             step += 1
         if epoch in EPOCHS:
             found[epoch] = score.score(everybody, batch_statistics=True).numpy()

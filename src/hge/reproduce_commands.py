@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -83,6 +84,8 @@ def reproduce_command(
     console.print(f"Runs: {len(jobs)}; already in {results}: {len(jobs) - len(left)}.", soft_wrap=True)
     if left:
         local = executor == "local"
+        if local and device.startswith("cuda") and workers > 1 and "CUDA_MPS_PIPE_DIRECTORY" not in os.environ:
+            console.print("The runs take turns on the GPU; with NVIDIA's MPS they share it (benchmarks/README.md).")
         chosen_executor: Executor = (
             LocalExecutor(place, workers) if local else RayExecutor(place, ray_address or None, workers)
         )

@@ -80,6 +80,15 @@ def test_what_is_there_is_not_made_again() -> None:
     assert not_yet_made([tracked], [there | {"tracked": {}}, there]) == []
 
 
+def test_a_changed_recipe_is_another_run() -> None:
+    (usual,) = jobs_of([("smnist", "ge")])
+    (plain,) = jobs_of([("smnist", "ge")], assignments=["score.variational=false"])
+    assert plain.name == "smnist-ge-paper-epochs4-score.variational-False-seed0"
+    assert not plain.config.score.variational
+    assert not_yet_made([plain], [{"protocol": protocol(usual.config)}]) == [plain]
+    assert not_yet_made([plain], [{"protocol": protocol(plain.config)}]) == []
+
+
 def test_one_that_fails_or_dies_leaves_the_others_alone(tmp_path: Path) -> None:
     good, dying = jobs_of([("split-digits", "ge")], seeds=2)
     [failing] = jobs_of([("smnist", "ge")])  # of which there are no data

@@ -9,7 +9,7 @@ from typing import Any
 from hge.build import RESUMABLE
 from hge.config import RunConfig, override
 from hge.paper_tables import TITLES, paper_table
-from hge.recipes import build_config
+from hge.recipes import build_config, changes
 from hge.run import TOLD
 from hge.tables import OURS, Result
 
@@ -92,14 +92,16 @@ def build_jobs(
     device: str,
     precision: str = "fp32",
     track: bool = False,
+    assignments: Sequence[str] = (),
 ) -> list[Job]:
-    """Return the runs, all of one seed before those of the next."""
+    """Return the runs, all of one seed before those of the next; `assignments` change the recipe (`key=value`)."""
     if seeds < 1:
         raise ValueError(f"seeds: got {seeds}, expected at least 1")
     made = []
     for scenario, method in chosen:
         config = build_config(scenario, method, recipe, epochs_scale=epochs_scale)
-        config = override(config, f"precision={precision}")
+        for assignment in (f"precision={precision}", *assignments):
+            config = override(config, assignment)
         made.append(replace(config, device=device, track=track and method in RESUMABLE))
     return [Job(_name(config, seed), replace(config, seed=seed)) for seed in range(seeds) for config in made]
 
@@ -113,12 +115,13 @@ def not_yet_made(jobs: Iterable[Job], results: Iterable[Result]) -> list[Job]:
 
 
 def _name(config: RunConfig, seed: int) -> str:
-    return f"{config.scenario}-{config.method}-{config.recipe}-epochs{config.epochs}-seed{seed}"
+    changed = "".join(f"-{name}-{value}" for name, value in changes(config).items())
+    return f"{config.scenario}-{config.method}-{config.recipe}-epochs{config.epochs}{changed}-seed{seed}"
 
 
 def _wanted(config: RunConfig) -> tuple[Any, ...]:
     chosen = {name: getattr(config, name) for name in DECIDING}
-    return _identity(chosen | {"score": config.score.name, "seed": config.seed})
+    return _identity(chosen | {"score": config.score.name, "seed": config.seed, "changed": changes(config)})
 
 
 def _identity(protocol: dict[str, Any]) -> tuple[Any, ...]:

@@ -49,6 +49,9 @@ def reproduce_command(
     track: Annotated[bool, typer.Option("--track", help="Also record accuracy over the stream.")] = False,
     device: Annotated[str, typer.Option(help="auto (what this machine has), cpu, cuda.")] = "auto",
     precision: Annotated[str, typer.Option(help="fp32, tf32, bf16: of products on a GPU.")] = "fp32",
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a setting of the recipe: key=value; may be repeated.")
+    ] = None,
     data: DataFolder = None,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Batches between checkpoints.")] = CHECKPOINT_EVERY,
     dry_run: Annotated[
@@ -74,6 +77,7 @@ def reproduce_command(
         device=device,
         precision=precision,
         track=track,
+        assignments=assignments or [],
     )
     left = not_yet_made(jobs, read_results(results) if results.is_dir() else [])
     if dry_run:

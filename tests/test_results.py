@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+
+from hge.recipes import build_config
 
 ROOT = Path(__file__).parent.parent
 
@@ -64,3 +67,12 @@ def test_our_tree_is_as_right_as_the_flat_gate_and_asks_less(stem: str) -> None:
         asked = [np.mean([r[f"experts_queried_{routing}"] for r in runs]) for runs in (flat, tree)]
         assert accuracy[1] >= accuracy[0] - 0.5
         assert asked[1] <= 0.9 * asked[0]
+
+
+def test_the_papers_optimiser_leaves_its_autoencoder_untrained() -> None:
+    rows = json.loads((ROOT / "results/choices/paper_optimiser.json").read_text())["rows"]
+    gate = {(row["optimiser"], row["epochs"]): row["gate_accuracy"]["128"] for row in rows}
+    assert gate["sgd", 4] == 100 > 50 > gate["sgd", 40]
+    assert {gate["adam", epochs] for epochs in (4, 10, 20, 40)} == {100}
+    for scenario in ("smnist", "pmnist", "mnist-kmnist"):
+        assert build_config(scenario, recipe="paper").optimiser.name == "adam"

@@ -105,12 +105,13 @@ def test_paper_recipe_is_the_papers(scenario: str) -> None:
     assert not learner.newcomers_answer
     assert not learner.signed_deviation
     assert not learner.review_newcomers
-    assert (config.score.name, config.score.kl_weight, config.score.variational) == ("autoencoder", 1, True)
+    score = config.score
+    assert (score.name, score.kl_weight, score.variational, score.sampled) == ("autoencoder", 1, True, True)
     rate, epochs = APPENDIX[scenario]
     assert (config.epochs, config.batch_size, config.test_batch_size) == (epochs, 128, 128)
     hge = build_config(scenario, "hge", "paper").learner
     assert (hge.organisation, hge.promotion_rate, hge.path_coverage) == ("lca", rate, 0.98)
-    if scenario in WITH_ADAM | WITH_MLP:  # the text has SGD for the latter (docs/paper.md, reading 19)
+    if scenario in WITH_ADAM:
         assert (optimiser.name, optimiser.lr, optimiser.weight_decay) == ("adam", 0.001, 1e-4)
     else:
         assert (optimiser.name, optimiser.lr, optimiser.momentum, optimiser.weight_decay) == ("sgd", 0.01, 0.9, 1e-4)

@@ -144,6 +144,22 @@ def test_autoencoder_score_is_deterministic_and_falls_with_training() -> None:
     assert score.score(x, batch_statistics=False).mean() < before.mean()
 
 
+def test_autoencoders_compare_at_one_draw_whatever_the_company() -> None:
+    x = digits()[:64]
+    at_mean, drawn, plain = (
+        autoencoder(ScoreConfig("autoencoder", variational=variational, sampled=sampled))
+        for variational, sampled in ((True, False), (True, True), (False, True))
+    )
+    drawn.load_state_dict(at_mean.state_dict())
+    losses = drawn.score(x, batch_statistics=False)
+    assert (losses != at_mean.score(x, batch_statistics=False)).all()
+    torch.testing.assert_close(losses[7:8], drawn.score(x[7:8], batch_statistics=False))
+    noise = drawn.fixed_draw
+    assert noise is not None
+    torch.testing.assert_close(losses, at_mean(x, noise.expand(64, -1)))
+    assert plain.fixed_draw is None
+
+
 def test_kl_weight_and_the_plain_autoencoder() -> None:
     x = digits()[:8]
     full, elbo, plain = (

@@ -108,6 +108,8 @@ class ScoreConfig:
     """autoencoder: weight of the KL divergence. 1 is the paper's, "elbo" is one over the number of inputs."""
     variational: bool = True
     """autoencoder: sample the latent in training. False is the paper's ablation."""
+    sampled: bool = False
+    """autoencoder: compare experts at one draw of the latent, the same for all of them, instead of at its mean."""
 
     def __post_init__(self) -> None:
         _check_types(self)

@@ -21,9 +21,10 @@ AT_A_TIME = 4
 
 
 class AutoencoderScore(Score):
-    """Mean squared reconstruction error + KL weight × KL divergence, at the latent mean: deterministic."""
+    """Mean squared reconstruction error + KL weight × KL divergence, at the latent mean or one fixed draw about it."""
 
     optimiser: torch.optim.Optimizer
+    fixed_draw: Tensor | None
     norm: Tensor
     """Norm of the gradient that was studied last."""
 
@@ -37,7 +38,10 @@ class AutoencoderScore(Score):
         self.clip_norm = optimiser.clip_norm or inf
         self.optimiser = build_optimiser(optimiser, net.parameters())
         self.shape = shape
-        self.latents: Shape = ()
+        self.latents = self._latent_shape()
+        # The same for every expert and row: a score compares experts, and must not hang on where a row stands.
+        draw = torch.randn(self.latents, generator=torch.Generator().manual_seed(0))
+        self.register_buffer("fixed_draw", draw if self.variational and config.sampled else None, persistent=False)
 
     @property
     def network(self) -> nn.Module:
@@ -48,9 +52,6 @@ class AutoencoderScore(Score):
         """Return the noise of the latent, unless the ablation is without."""
         if not self.variational:
             return None
-        if not self.latents:
-            with torch.no_grad(), mode_of(self.net, training=False, rows=1):
-                self.latents = self.net.encode(torch.zeros(1, *self.shape, device=generator.device))[0].shape[1:]
         return torch.randn(rows, *self.latents, generator=generator, device=generator.device)
 
     def study(self, x: Tensor, y: Tensor, noise: Tensor | None) -> None:
@@ -81,8 +82,9 @@ class AutoencoderScore(Score):
             return self(x)  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Return the loss of each row, in the network's present mode; at the latent mean, or about it by the noise."""
+        """Return the loss of each row, in the network's present mode; about the latent mean by the noise, or as set."""
         mean, log_variance = self.net.encode(x)
+        noise = self.fixed_draw if noise is None else noise
         latent = mean if noise is None else mean + (0.5 * log_variance).exp() * noise
         return self._loss(x, self.net.decode(latent), mean, log_variance)
 
@@ -107,6 +109,13 @@ class AutoencoderScore(Score):
             for side in sides:
                 side.join()
             return torch.stack(rows)
+
+    @torch.no_grad()
+    def _latent_shape(self) -> Shape:
+        with mode_of(self.net, training=False, rows=1):
+            device = next(self.network.parameters()).device
+            mean = self.net.encode(torch.zeros(1, *self.shape, device=device))[0]
+        return tuple(mean.shape[1:])
 
     def _loss(self, x: Tensor, reconstruction: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
         error = (reconstruction.float() - x).square().flatten(1).mean(1)

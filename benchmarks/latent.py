@@ -2,9 +2,9 @@
 
     python benchmarks/latent.py [--data FOLDER] [--out results/choices/latent.json]
 
-smnist, seed 100: an autoencoder per task, trained as in recipe `paper`, by SGD, which is the paper's choice here, and by
-Adam, its other one; a tenth of the training rows, by content hash, is the validation part. Batches of 128 of one task,
-and single rows, go to the autoencoder with the lowest loss. A few minutes on one core.
+smnist, seed 100: an autoencoder per task, trained as in recipe `paper`, by SGD, which is the paper's choice here, and
+by Adam, its other one; a tenth of the training rows, by content hash, is the validation part. Batches of 128 of one
+task, and single rows, go to the autoencoder with the lowest loss. A few minutes on one core.
 """
 
 from __future__ import annotations

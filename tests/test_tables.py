@@ -21,7 +21,8 @@ ROOT = Path(__file__).parent.parent
 def result(scenario: str, method: str, recipe: str = "paper", seed: int = 0, epochs: int = 40, **figures: Any) -> Any:
     config = build_config(scenario, method, recipe)
     protocol = {"scenario": scenario, "method": method, "recipe": recipe, "seed": seed, "epochs": epochs}
-    protocol |= {"tasks": config.tasks, "score": config.score.name, "test_batch_size": 128, "mix": "", "blend": 0}
+    protocol |= {"tasks": config.tasks, "score": config.score.name, "mix": "", "blend": 0}
+    protocol |= {"batch_size": config.batch_size, "test_batch_size": config.test_batch_size}
     return {"protocol": protocol, "tasks": ["a"] * config.tasks, "dnf": False, **figures}
 
 
@@ -54,6 +55,15 @@ def test_recipes_stand_apart_and_only_the_longest_runs_count() -> None:
         ("paper", "98.00", "8 of 40"),
         ("best", "99.90", "4 of 40"),
     ]
+
+
+def test_precisions_are_not_mixed_and_the_last_of_one_seed_counts() -> None:
+    runs = [result("smnist", "ge", seed=s, **accuracies(90.0 + s, 80.0)) for s in (0, 0, 1)]
+    runs[1]["accuracy_batch"], runs[2]["protocol"]["precision"] = 95.0, "bf16"
+    [line] = lines(4, runs, "smnist", "GE", "accuracy")
+    assert (line.ours, line.seeds) == ("95.00", 1)
+    [line] = lines(4, runs[2:], "smnist", "GE", "accuracy")
+    assert (line.ours, line.seeds) == ("91.00", 1)
 
 
 def test_tame_is_compared_by_single_samples() -> None:
@@ -111,7 +121,16 @@ def test_what_nobody_ran_is_said_to_be_so() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"seed": 100}, {"tasks": 3}, {"mix": "pmnist"}, {"blend": 5}, {"score": "subspace"}, {"scenario": "elsewhere"}],
+    [
+        {"seed": 100},
+        {"tasks": 3},
+        {"batch_size": 64},
+        {"test_batch_size": 1},
+        {"mix": "pmnist"},
+        {"blend": 5},
+        {"score": "subspace"},
+        {"scenario": "elsewhere"},
+    ],
 )
 def test_runs_of_another_protocol_stay_outside(change: dict[str, Any]) -> None:
     run = result("smnist", "ge", **accuracies(99.0, 90.0))

@@ -89,9 +89,13 @@ def _groups(results: Iterable[Result]) -> list[Group]:
 
 def _name(protocol: dict[str, Any]) -> str:
     info = SCENARIOS.get(protocol["scenario"])
-    usual = info is not None and protocol["tasks"] == info.tasks
     parts = [protocol["scenario"], protocol["method"], protocol["recipe"], f"{protocol['epochs']} epochs"]
-    parts += [] if usual else [f"{protocol['tasks']} tasks"]
+    if info is None or protocol["tasks"] != info.tasks:
+        parts.append(f"{protocol['tasks']} tasks")
+    for name, of_what in (("batch_size", "batches"), ("test_batch_size", "test batches")):
+        if info is None or protocol[name] != info.batch_size:  # every recipe has the scenario's
+            parts.append(f"{of_what} of {protocol[name]}")
+    parts += [protocol["precision"]] if protocol.get("precision", "fp32") != "fp32" else []
     parts += [f"{key} {protocol[key]}" for key in ("mix", "visits", "blend") if protocol.get(key)]
     parts += [f"{key}={value}" for key, value in protocol.get("changed", {}).items()]
     return ", ".join(parts)

@@ -27,7 +27,7 @@ RULE = (
     "least). Not comparable: other data than the paper's. Quoted: the paper has it from elsewhere, and it is not "
     "implemented here."
 )
-NEEDED = {"scenario", "method", "recipe", "score", "tasks", "epochs", "seed", "test_batch_size"}
+NEEDED = {"scenario", "method", "recipe", "score", "tasks", "epochs", "seed", "batch_size", "test_batch_size"}
 """What a result's protocol must tell."""
 FOR_CHOOSING = 100
 """Seeds from here on are for choosing settings, not for reporting (docs/protocol.md)."""
@@ -73,7 +73,7 @@ HEADINGS = (
 
 
 def read_results(folder: Path) -> list[Result]:
-    """Return all results of runs below a folder; other JSON files are left alone."""
+    """Return all results of runs below a folder, in the order of their paths; other JSON files are left alone."""
     if not folder.is_dir():
         raise ValueError(f"results: got {folder}, expected a folder with results of runs")
     found = []
@@ -141,19 +141,22 @@ def judge(cell: Cell, mean: float | None) -> Verdict:
 
 
 def _is_standard(protocol: dict[str, Any]) -> bool:
-    """Was the scenario run as it stands, with the recipe's score and a seed for reporting?"""
+    """Was the scenario run as it stands, with the recipe's score and batches, and a seed for reporting?"""
     known = protocol["scenario"] in SCENARIOS and protocol["recipe"] in RECIPES
     if not known or protocol["seed"] >= FOR_CHOOSING:
         return False
     config = build_config(protocol["scenario"], protocol["method"], protocol["recipe"])
     changed = any(protocol.get(name) for name in ("mix", "visits", "blend", "changed"))
-    return not changed and (protocol["tasks"], protocol["score"]) == (config.tasks, config.score.name)
+    same = all(protocol[name] == getattr(config, name) for name in ("tasks", "batch_size", "test_batch_size"))
+    return same and not changed and protocol["score"] == config.score.name
 
 
 def _longest(runs: Sequence[Result]) -> list[Result]:
-    """Return, one per seed, the runs of most epochs."""
+    """Return the runs of most epochs, those in fp32 if there are any; of several of one seed, the last by path."""
     most = max((r["protocol"]["epochs"] for r in runs), default=0)
-    return list({r["protocol"]["seed"]: r for r in runs if r["protocol"]["epochs"] == most}.values())
+    longest = [r for r in runs if r["protocol"]["epochs"] == most]
+    exact = [r for r in longest if r["protocol"].get("precision", "fp32") == "fp32"]
+    return list({r["protocol"]["seed"]: r for r in exact or longest}.values())
 
 
 def _line(cell: Cell, number: int, runs: Sequence[Result]) -> Line:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hge.tables import build_table, read_results
+from hge.tables import build_table, read_results, spread
 
 ROOT = Path(__file__).parent.parent
 DIGITS = ("split-digits", "permuted-digits", "recurring-digits")
@@ -59,11 +59,6 @@ def results(stem: str, method: str, recipe: str, seeds: int = 5) -> list[dict[st
         assert protocol["commit"] != "unknown"
         assert not protocol["commit"].endswith("+"), "a result comes from a committed tree"
     return found
-
-
-def spread(values: list[float]) -> str:
-    """Write mean and standard deviation."""
-    return f"{np.mean(values):.2f} ± {np.std(values):.2f}"
 
 
 def digits_table() -> str:

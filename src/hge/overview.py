@@ -19,7 +19,7 @@ from hge.overview_figures import accuracy_figure, soak_figure, speed_figure
 from hge.paper_tables import TITLES
 from hge.report import ORGANISATIONS, render, trees_of
 from hge.stream_figures import matrix_figure, stream_figure, timeline_figure
-from hge.tables import FOR_CHOOSING, Line, Result, build_table, notes, read_results
+from hge.tables import FOR_CHOOSING, Line, Result, build_table, notes, read_results, spread
 from hge.tracking import average_incremental_accuracy, forgetting
 
 MARKS = {"reproduced": "✓", "better": "▲", "worse": "▼", "differs": "≠", "not comparable": "○"}
@@ -41,7 +41,7 @@ class Group:
     def spread(self, figure: str) -> str:
         """Write mean ± deviation of a figure over the runs that have it."""
         values = [float(run[figure]) for run in self.runs if run.get(figure) is not None]
-        return f"{np.mean(values):.2f}" + (f" ± {np.std(values):.2f}" if len(values) > 1 else "") if values else "–"
+        return spread(values) if values else "–"
 
     def total(self, figure: str) -> int:
         """Add a count up over the runs."""

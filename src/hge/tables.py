@@ -140,6 +140,16 @@ def judge(cell: Cell, mean: float | None) -> Verdict:
     return "better" if (mean > cell.mean) == higher_is_better else "worse"
 
 
+def spread(values: Sequence[float]) -> str:
+    """Write mean ± standard deviation of a sample, as the paper does; a single value has none.
+
+    >>> spread([0.0, 0.0, 0.0, 0.0, 1.25]), spread([1.25])  # the first is in the paper's Table 3
+    ('0.25 ± 0.56', '1.25')
+    """
+    mean = f"{np.mean(values):.2f}"
+    return f"{mean} ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else mean
+
+
 def _is_standard(protocol: dict[str, Any]) -> bool:
     """Was the scenario run as it stands, with the recipe's score and batches, and a seed for reporting?"""
     known = protocol["scenario"] in SCENARIOS and protocol["recipe"] in RECIPES
@@ -200,8 +210,7 @@ def _mean(read: Callable[[Result], float], runs: Sequence[Result]) -> tuple[floa
     if failed:
         return None, f"DNF ({failed} of {len(runs)})"
     values = [read(run) for run in runs]
-    mean = float(np.mean(values))
-    return mean, f"{mean:.2f} ± {np.std(values):.2f}" if len(runs) > 1 else f"{mean:.2f}"
+    return float(np.mean(values)), spread(values)
 
 
 def _empty_line(cell: Cell, verdict: Verdict) -> Line:

@@ -60,6 +60,7 @@ def write_overview(folder: Path) -> Path:
         "overview.html.j2",
         runs=len(results),
         verdicts=Counter(line.verdict for lines in tables.values() for line in lines),
+        short=Counter(line.verdict for lines in tables.values() for line in lines if line.is_short),
         marks=MARKS,
         tables=[_pivot(number, lines) for number, lines in tables.items()],
         accuracy=_accuracy(tables),

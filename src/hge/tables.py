@@ -23,9 +23,12 @@ OURS = {"GE": "ge", "GE w/o review": "ge-no-review", "HGE": "hge", "TAME": "tame
 LEAST_INTERVAL = {"accuracy": 0.5, "gate_accuracy": 0.5, "experts_queried": 0.05, "false": 0.005, "missed": 0.005}
 """Half the width of an interval, at the least: "as good as" for percentages, else the rounding of what is printed."""
 RULE = (
-    "Reproduced: our mean lies within the paper's mean ± its standard deviation (percentages: ± 0.5 points at the "
-    "least). Not comparable: other data than the paper's. Quoted: the paper has it from elsewhere, and it is not "
-    "implemented here."
+    "Reproduced: our mean lies within the paper's mean ± its standard deviation (means and medians of percentages: "
+    "± 0.5 points at the least); where the paper has DNF, more than half of our runs did not finish either. Where it "
+    "has a number, a single run of ours that did not finish is worse. Differs: neither better nor worse, as spreads, "
+    "baselines that finish here but not in the paper, and a GE that asks fewer experts than the paper's. Short: after "
+    "fewer epochs than the paper's. Not comparable: other data than the paper's. Quoted: the paper has it from "
+    "elsewhere, and it is not implemented here."
 )
 NEEDED = {"scenario", "method", "recipe", "score", "tasks", "epochs", "seed", "batch_size", "test_batch_size"}
 """What a result's protocol must tell."""
@@ -54,6 +57,17 @@ class Line:
     seeds: int
     unpromoted: str = ""
     """Experts that were never promoted, per run."""
+
+    @property
+    def is_short(self) -> bool:
+        """Did ours have fewer epochs than the paper's?"""
+        ours, _, papers = self.epochs.partition(" of ")
+        return bool(self.epochs) and int(ours) < int(papers)
+
+    @property
+    def shown_verdict(self) -> str:
+        """The verdict as a person should see it."""
+        return f"{self.verdict} (short)" if self.is_short else self.verdict
 
 
 HEADINGS = (
@@ -120,8 +134,8 @@ def _best_of_the_paper() -> str:
     return ", ".join(f"{scenario} {cell.mean:g} ({cell.method})" for scenario, cell in best.items())
 
 
-def judge(cell: Cell, mean: float | None) -> Verdict:
-    """Compare our mean with the paper's interval; None stands for DNF.
+def judge(cell: Cell, mean: float | None, failed: float = 1.0) -> Verdict:
+    """Compare our mean with the paper's interval; None stands for DNF, of the share `failed` of our runs.
 
     >>> ge = Cell("smnist", "GE", "accuracy", mean=99.54, std=0.09)
     >>> judge(ge, 99.1), judge(ge, 98.0), judge(ge, None)
@@ -129,13 +143,18 @@ def judge(cell: Cell, mean: float | None) -> Verdict:
     """
     if cell.scenario in NOT_COMPARABLE:
         return "not comparable"
-    if mean is None or cell.mean is None:
-        return "reproduced" if mean is cell.mean else "worse" if mean is None else "better"
+    if cell.mean is None:  # a baseline's: for it to finish is not to be reproduced
+        return "reproduced" if mean is None and failed > 0.5 else "differs"
+    if mean is None:
+        return "worse"
     figure, _, statistic = cell.figure.partition(".")
-    if abs(mean - cell.mean) <= max(cell.std or 0.0, LEAST_INTERVAL[figure] if not statistic else 0.05) + 1e-9:
+    is_average = statistic in ("", "mean", "median")
+    if abs(mean - cell.mean) <= max(cell.std or 0.0, LEAST_INTERVAL[figure] if is_average else 0.05) + 1e-9:
         return "reproduced"
-    if statistic not in ("", "mean", "median"):
+    if not is_average:
         return "differs"  # a correlation or a spread is neither good nor bad
+    if (cell.method, figure) == ("GE", "experts_queried") and mean < cell.mean:
+        return "differs"  # GE asks all its experts: one of them is missing
     higher_is_better = figure in ("accuracy", "gate_accuracy")
     return "better" if (mean > cell.mean) == higher_is_better else "worse"
 
@@ -182,7 +201,7 @@ def _line(cell: Cell, number: int, runs: Sequence[Result]) -> Line:
         str(cell),
         shown,
         alone if routed else "",
-        judge(cell, mean),
+        judge(cell, mean, float(np.mean([bool(run.get("dnf")) for run in runs]))),
         protocol["recipe"],
         "" if number == 1 else "single samples" if single else f"batches of {protocol['test_batch_size']}",
         f"{protocol['epochs']} of {PAPER[cell.scenario].epochs}",
@@ -252,7 +271,8 @@ def as_json(number: int, lines: Sequence[Line]) -> str:
 
 
 def _texts(line: Line) -> list[str]:
-    return [str(value).replace("_", " ") or "–" for value in asdict(line).values()]
+    shown = asdict(line) | {"verdict": line.shown_verdict}
+    return [str(value).replace("_", " ") or "–" for value in shown.values()]
 
 
 def _latex(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hge.tables import build_table, read_results
+from hge.tables import build_table, read_results, spread
 
 ROOT = Path(__file__).parent.parent
 DIGITS = ("split-digits", "permuted-digits", "recurring-digits")
@@ -59,11 +59,6 @@ def results(stem: str, method: str, recipe: str, seeds: int = 5) -> list[dict[st
         assert protocol["commit"] != "unknown"
         assert not protocol["commit"].endswith("+"), "a result comes from a committed tree"
     return found
-
-
-def spread(values: list[float]) -> str:
-    """Write mean and standard deviation."""
-    return f"{np.mean(values):.2f} ± {np.std(values):.2f}"
 
 
 def digits_table() -> str:
@@ -225,8 +220,9 @@ def paper_table() -> str:
     found = read_results(ROOT / "results")
     for line in (line for number in (4, 5) for line in build_table(number, found)):
         if line.figure == "accuracy" and line.seeds:
-            figures = (line.paper, line.ours, line.single_samples, line.verdict, line.recipe, line.epochs, line.seeds)
-            lines.append(f"| {line.scenario} | {line.method} | {' | '.join(map(str, figures))} |")
+            figures = (line.paper, line.ours, line.single_samples, line.shown_verdict)
+            protocol = (line.recipe, line.epochs, str(line.seeds))
+            lines.append(f"| {line.scenario} | {line.method} | {' | '.join((*figures, *protocol))} |")
     return "\n".join(lines)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from math import inf, nan
@@ -104,12 +105,27 @@ def test_no_bound_before_the_warm_up() -> None:
 
 
 def test_the_buffer_is_shared() -> None:
-    """40 rows in all: ten batches of four, of which an expert more means fewer for each."""
+    """40 rows in all, in batches of four: an expert more means fewer for each."""
     learner, _, _ = scripted("A" * 20)
     assert [len(e.buffer.kept) for e in learner.experts] == [10]
     learner, _, _ = scripted("A" * 20 + "B" * 20 + "C" * 2)
-    assert [len(e.buffer.kept) for e in learner.experts] == [3, 3, 2]
+    assert [len(e.buffer.kept) for e in learner.experts] == [4, 4, 2]
     assert all({int(b.batch.y[0]) for b in e.buffer.kept} == {e.id} for e in learner.experts)
+
+
+@pytest.mark.parametrize(("experts", "share"), [(2, 20), (3, 13), (11, 3)])
+def test_the_selector_is_shown_all_of_each_share_and_no_more(experts: int, share: int) -> None:
+    learner, _, _ = scripted("".join(12 * letter for letter in "ABCDEFGHIJK"[:experts]))
+    shown: Counter[int] = Counter()
+
+    class Selector(ScriptedPool):
+        def train(self, expert: int, batch: Batch, step: int) -> float:
+            shown.update(batch.y.tolist())
+            return 0.0
+
+    learner.build_selector = lambda n: Selector()  # type: ignore[assignment, return-value]
+    learner.end_stream()
+    assert shown == dict.fromkeys(range(experts), share * SMALL.selector_epochs)
 
 
 def test_tame_is_never_told_a_task() -> None:

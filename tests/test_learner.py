@@ -26,7 +26,7 @@ from hge.events import (
 from hge.gate import FloatArray
 from hge.keys import Keys
 from hge.learner import Learner
-from hge.promotion import Probation
+from hge.promotion import Probation, WindowedOrganisation
 from hge.types import Batch
 
 SMALL = LearnerConfig(recent_capacity=4, promotion_window=3, sticky=False, promote_by_replay=False)
@@ -163,6 +163,17 @@ def test_outlier_goes_to_the_expert_of_the_batch_before_it() -> None:
     assert of_kind(events, OutlierSettled) == [OutlierSettled(step=8, outlier=5, expert=0)]
     assert sorted(pool.trained) == [(step, 0) for step in range(12)]
     assert len(learner.experts) == 1
+
+
+def test_paths_are_those_of_batches_taken_on_probation() -> None:
+    pool = ScriptedPool()
+    pool.extra_loss = {1000 + 11: 90.0}
+    config = replace(SMALL, promotion_window=50, organisation="lca")
+    learner, events = learn("AAAAAA" + "BBB" + "BB" + "B" + "BBBB", config, pool)
+    assert of_kind(events, OutlierSettled) == [OutlierSettled(step=14, outlier=11, expert=1)]
+    assert isinstance(learner.organisation, WindowedOrganisation)
+    assert learner.organisation.probations[1].accepted == 6, "neither three at its creation nor one outlier"
+    assert learner.experts[1].batches_trained == 10
 
 
 def test_outlier_of_an_old_task_does_not_go_to_the_expert_in_use_now() -> None:

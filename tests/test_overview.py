@@ -50,6 +50,17 @@ def test_streams_and_survival_are_shown_where_they_were_recorded(tracked: Any, t
     assert "Survival" not in write_overview(tmp_path).read_text()
 
 
+def test_runs_of_other_batches_or_precision_stand_apart(tracked: Any, tmp_path: Path) -> None:
+    _, result = tracked
+    changes: tuple[dict[str, Any], ...] = ({}, {"batch_size": 8}, {"test_batch_size": 1}, {"precision": "bf16"})
+    for number, change in enumerate(changes):
+        copy = result | {"protocol": result["protocol"] | change}
+        (tmp_path / f"{number}.json").write_text(json.dumps(copy))
+    page = write_overview(tmp_path).read_text()
+    for end in ("", ", batches of 8", ", test batches of 1", ", bf16"):
+        assert f"<td>recurring-digits, ge, default, 8 epochs{end}</td><td>1</td>" in page
+
+
 def test_a_tracked_run_shows_its_stream(tracked: Any) -> None:
     folder, _ = tracked
     assert "Accuracy over the stream" in write_report(folder).read_text()

@@ -14,6 +14,8 @@ from hge.gate import ROOT, FloatArray, Tree
 from hge.promotion import Probation, frequent_paths, lowest_common_ancestor, promote_lca
 from hge.upper import OwnedBatches, flat_tree, lca_tree, search_upper, statistics, tree_figures
 
+COVERAGE = 0.98
+
 
 def nothing_is_stolen(newcomer: int, owner: int) -> bool:
     return False
@@ -90,7 +92,7 @@ def owned_scores(draw: st.DrawFn) -> OwnedBatches:
 def test_every_promoted_expert_is_in_the_tree_and_queries_are_bounded(batches: OwnedBatches, random: object) -> None:
     order = list(range(len(batches.scores)))
     random.shuffle(order)  # type: ignore[attr-defined]
-    tree = lca_tree(order, batches, batches)
+    tree = lca_tree(order, batches, batches, COVERAGE)
     assert sorted(tree.experts) == sorted(order)
     assert 1 <= tree_figures(tree, batches).experts_queried <= len(order)
 
@@ -108,17 +110,27 @@ def clustered(rng: np.random.Generator, domains: int, per_domain: int, batches: 
 def test_upper_is_no_worse_than_the_order_of_the_tasks_and_as_right_as_flat() -> None:
     rng = np.random.default_rng(0)
     replay, test = clustered(rng, 3, 4), clustered(rng, 3, 4)
-    upper = search_upper(replay, replay, test, orders=60, rng=rng)
+    upper = search_upper(replay, replay, test, COVERAGE, orders=60, rng=rng)
     assert len(upper.all_figures) == 60
-    found, in_order = tree_figures(upper.tree, test), tree_figures(lca_tree(range(12), replay, replay), test)
+    in_order = tree_figures(lca_tree(range(12), replay, replay, COVERAGE), test)
+    found = tree_figures(upper.tree, test)
     assert found.experts_queried <= in_order.experts_queried < 12
     assert tree_figures(flat_tree(12), test).accuracy == 100
     assert found.accuracy >= 97
 
 
+def test_upper_covers_as_many_paths_as_it_is_told() -> None:
+    batches = clustered(np.random.default_rng(0), 3, 4)
+    order = np.random.default_rng(1).permutation(12).tolist()
+    for coverage in (0.3, COVERAGE):
+        upper = search_upper(batches, batches, batches, coverage, orders=1, rng=np.random.default_rng(1))
+        assert upper.all_figures == [tree_figures(lca_tree(order, batches, batches, coverage), batches)]
+    assert lca_tree(order, batches, batches, 0.3).as_json() != lca_tree(order, batches, batches, COVERAGE).as_json()
+
+
 def test_statistics_are_those_of_table_3() -> None:
     batches = clustered(np.random.default_rng(0), 2, 3)
-    figures = search_upper(batches, batches, batches, orders=20, rng=np.random.default_rng(1)).all_figures
+    figures = search_upper(batches, batches, batches, COVERAGE, orders=20, rng=np.random.default_rng(1)).all_figures
     rows = statistics(figures)
     assert rows["accuracy"].keys() == {"pcc", "mean", "std", "median", "iqr", "mad"}
     assert rows["experts_queried"].keys() == {"scc", "mean", "std", "median", "iqr", "mad"}

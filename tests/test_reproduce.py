@@ -23,6 +23,8 @@ from hge.recipes import build_config
 from hge.reproduce import SUBFOLDER, reproduce
 from hge.run import CHECKPOINTS, protocol, run
 
+ROOT = Path(__file__).parent.parent
+
 
 def jobs_of(chosen: list[tuple[str, str]], **settings: Any) -> list[Job]:
     return build_jobs(chosen, **({"recipe": "paper", "seeds": 1, "epochs_scale": 0.1, "device": "cpu"} | settings))
@@ -73,8 +75,16 @@ def test_what_is_there_is_not_made_again() -> None:
     there = {"protocol": protocol(first.config)}
     assert not_yet_made([first, second], [there]) == [second]
     assert not_yet_made([replace(first, config=replace(first.config, device="cuda"))], [there]) == []
-    for change in ({"epochs": 40}, {"tasks": 3}, {"score": "subspace"}, {"changed": {"learner.epsilon": 5.0}}):
+    for change in (
+        {"epochs": 40},
+        {"tasks": 3},
+        {"score": "subspace"},
+        {"precision": "bf16"},
+        {"changed": {"learner.epsilon": 5.0}},
+    ):
         assert not_yet_made([first], [{"protocol": there["protocol"] | change}]) == [first]
+    del there["protocol"]["precision"]  # an old result, of fp32
+    assert not_yet_made([first], [there]) == []
     tracked = replace(first, config=replace(first.config, track=True))
     assert not_yet_made([tracked], [there]) == [tracked]
     assert not_yet_made([tracked], [there | {"tracked": {}}, there]) == []
@@ -87,6 +97,33 @@ def test_a_changed_recipe_is_another_run() -> None:
     assert not plain.config.score.variational
     assert not_yet_made([plain], [{"protocol": protocol(usual.config)}]) == [plain]
     assert not_yet_made([plain], [{"protocol": protocol(plain.config)}]) == []
+
+
+def test_whatever_decides_a_runs_outcome_is_in_its_name() -> None:
+    changes = ("tasks=3", "batch_size=64", "test_batch_size=64", "mix=pmnist", "blend=5", "visits=0 1", "visits=0:1")
+    variants: list[dict[str, Any]] = [{"assignments": [change]} for change in changes]
+    names = [jobs_of([("smnist", "ge")], **more)[0].name for more in ({}, {"precision": "bf16"}, *variants)]
+    assert len(set(names)) == len(names)
+    assert names[:3] == [
+        "smnist-ge-paper-epochs4-seed0",
+        "smnist-ge-paper-epochs4-precision-bf16-seed0",
+        "smnist-ge-paper-epochs4-tasks-3-seed0",
+    ]
+    assert not set(" :/").intersection("".join(names))
+
+
+def test_results_that_are_there_have_the_names_of_their_runs() -> None:
+    for file in (ROOT / "results" / SUBFOLDER).glob("*.json"):
+        told = json.loads(file.read_text())["protocol"]
+        scale = told["epochs"] / build_config(told["scenario"], told["method"], told["recipe"]).epochs
+        made = jobs_of([(told["scenario"], told["method"])], recipe=told["recipe"], seeds=5, epochs_scale=scale)
+        assert file.stem in {job.name for job in made}
+
+
+@pytest.mark.parametrize("setting", ["seed=7", "device=cuda", "track=true", "precision=bf16", "epochs=4"])
+def test_what_has_an_option_of_its_own_is_not_set(setting: str) -> None:
+    with pytest.raises(ValueError, match=f"^{setting.partition('=')[0]}: not here; use --"):
+        jobs_of([("smnist", "ge")], assignments=[setting])
 
 
 def test_one_that_fails_or_dies_leaves_the_others_alone(tmp_path: Path) -> None:

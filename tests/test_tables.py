@@ -21,7 +21,8 @@ ROOT = Path(__file__).parent.parent
 def result(scenario: str, method: str, recipe: str = "paper", seed: int = 0, epochs: int = 40, **figures: Any) -> Any:
     config = build_config(scenario, method, recipe)
     protocol = {"scenario": scenario, "method": method, "recipe": recipe, "seed": seed, "epochs": epochs}
-    protocol |= {"tasks": config.tasks, "score": config.score.name, "test_batch_size": 128, "mix": "", "blend": 0}
+    protocol |= {"tasks": config.tasks, "score": config.score.name, "mix": "", "blend": 0}
+    protocol |= {"batch_size": config.batch_size, "test_batch_size": config.test_batch_size}
     return {"protocol": protocol, "tasks": ["a"] * config.tasks, "dnf": False, **figures}
 
 
@@ -38,7 +39,7 @@ def accuracies(batch: float, sample: float) -> dict[str, float]:
 def test_mean_and_deviation_over_seeds() -> None:
     runs = [result("smnist", "ge", seed=s, **accuracies(99.0 + s, 90.0)) for s in range(2)]
     [line] = lines(4, runs, "smnist", "GE", "accuracy")
-    assert (line.paper, line.ours, line.single_samples) == ("99.54 ± 0.09", "99.50 ± 0.50", "90.00 ± 0.00")
+    assert (line.paper, line.ours, line.single_samples) == ("99.54 ± 0.09", "99.50 ± 0.71", "90.00 ± 0.00")
     assert (line.verdict, line.recipe, line.routing) == ("reproduced", "paper", "batches of 128")
     assert (line.epochs, line.seeds) == ("40 of 40", 2)
 
@@ -56,6 +57,22 @@ def test_recipes_stand_apart_and_only_the_longest_runs_count() -> None:
     ]
 
 
+def test_precisions_are_not_mixed_and_the_last_of_one_seed_counts() -> None:
+    runs = [result("smnist", "ge", seed=s, **accuracies(90.0 + s, 80.0)) for s in (0, 0, 1)]
+    runs[1]["accuracy_batch"], runs[2]["protocol"]["precision"] = 95.0, "bf16"
+    [line] = lines(4, runs, "smnist", "GE", "accuracy")
+    assert (line.ours, line.seeds) == ("95.00", 1)
+    [line] = lines(4, runs[2:], "smnist", "GE", "accuracy")
+    assert (line.ours, line.seeds) == ("91.00", 1)
+
+
+def test_short_runs_are_marked_where_a_person_looks() -> None:
+    table = build_table(4, [result("smnist", "ge", epochs=4, **accuracies(99.5, 90.0))])
+    assert "| 99.54 ± 0.09 | 99.50 | 90.00 | reproduced (short) | paper |" in as_markdown(4, table)
+    told = [x["verdict"] for x in json.loads(as_json(4, table))["lines"] if x["ours"] == "99.50"]
+    assert set(told) == {"reproduced", "worse"}, "programs are told the epochs apart"
+
+
 def test_tame_is_compared_by_single_samples() -> None:
     [line] = lines(4, [result("smnist", "tame", **accuracies(99.9, 97.0))], "smnist", "TAME", "accuracy")
     assert (line.ours, line.routing, line.verdict) == ("97.00", "single samples", "worse")
@@ -68,6 +85,9 @@ def test_switches_are_per_task_and_dnf_is_dnf() -> None:
     failed = result("cif10", "tame", epochs=200, **switches) | {"dnf": True}
     [line] = lines(1, [failed], "cif10", "TAME", "false")
     assert (line.paper, line.ours, line.verdict) == ("DNF", "DNF (1 of 1)", "reproduced")
+    finished = result("cif10", "tame", seed=1, epochs=200, **switches)
+    [line] = lines(1, [failed, finished], "cif10", "TAME", "false")
+    assert (line.ours, line.verdict) == ("DNF (1 of 2)", "differs"), "half is no majority"
 
 
 def test_organisation_and_its_statistics() -> None:
@@ -91,7 +111,11 @@ def test_organisation_and_its_statistics() -> None:
         (Cell("pmnist", "Separate", "accuracy", 97.9, 0.0), 98.3, "reproduced"),  # half a point is as good as
         (Cell("pmnist", "HGE", "experts_queried", 8.75, 0.97), 6.5, "better"),  # fewer is better
         (Cell("pmnist", "GE", "false", 0.0, None), 0.02, "worse"),
-        (Cell("cif10", "TAME", "false", None, None), 0.0, "better"),
+        (Cell("pmnist", "GE", "experts_queried", 20, None), 19.0, "differs"),  # an expert is lost
+        (Cell("pmnist", "GE", "experts_queried", 20, None), 21.0, "worse"),
+        (Cell("cif10", "TAME", "false", None, None), 0.0, "differs"),  # a baseline that finishes is another one
+        (Cell("smnist", "Upper", "accuracy.median", 100.0, 0.0), 99.6, "reproduced"),  # half a point here, too
+        (Cell("smnist", "Upper", "experts_queried.median", 4.0, 0.0), 4.1, "worse"),
         (Cell("cif10", "GE", "false", 0.0, None), None, "worse"),
         (Cell("cif10", "Upper", "accuracy.iqr", 0.25, 0.1), 3.0, "differs"),
         (Cell("mnist-kmnist", "GE", "accuracy", 99.38, 0.16), 99.4, "not comparable"),
@@ -111,7 +135,16 @@ def test_what_nobody_ran_is_said_to_be_so() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"seed": 100}, {"tasks": 3}, {"mix": "pmnist"}, {"blend": 5}, {"score": "subspace"}, {"scenario": "elsewhere"}],
+    [
+        {"seed": 100},
+        {"tasks": 3},
+        {"batch_size": 64},
+        {"test_batch_size": 1},
+        {"mix": "pmnist"},
+        {"blend": 5},
+        {"score": "subspace"},
+        {"scenario": "elsewhere"},
+    ],
 )
 def test_runs_of_another_protocol_stay_outside(change: dict[str, Any]) -> None:
     run = result("smnist", "ge", **accuracies(99.0, 90.0))
@@ -173,12 +206,15 @@ def test_wrong_calls_end_with_one_line(arguments: list[str], message: str, tmp_p
 def test_a_terminal_of_any_width_can_show_a_table(columns: str, tmp_path: Path) -> None:
     run = result("smnist", "ge", **accuracies(99.5, 90.0)) | {"experts_unpromoted": 2}
     (tmp_path / "run.json").write_text(json.dumps(run))
+    brief = result("pmnist", "ge", epochs=2, **accuracies(97.9, 90.0))
+    (tmp_path / "brief.json").write_text(json.dumps(brief))
     command = [sys.executable, "-m", "hge", "table", "4", "--results", str(tmp_path)]
     shown = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"COLUMNS": columns}).stdout
     assert max(map(len, shown.splitlines())) <= int(columns)
     words = " ".join(shown.split())
-    assert "99.54 ± 0.09 99.50 90.00 reproduced" in words
-    for text in ("Dark Experience Replay", "TAME and CN-DPM route single samples"):
+    assert "99.54 ± 0.09 99.50 90.00 reproduced 2" in words
+    assert "97.9 ± 0.07 97.90 90.00 reproduced * 1" in words
+    for text in ("*: short", "Dark Experience Replay", "TAME and CN-DPM route single samples"):
         assert text in words
 
 

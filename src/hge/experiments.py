@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import quote_plus
 
 from hge.build import RESUMABLE
 from hge.config import RunConfig, override
@@ -15,8 +16,16 @@ from hge.tables import OURS, Result
 
 FIGURES = {1: (("smnist", "hge"),), 2: (("cif10-inv", "organise"), ("mnist-kmnist", "organise"))}
 """Figure -> (scenario, method) of the trees that it shows."""
-DECIDING = tuple(name for name in TOLD if name not in ("routing", "seed"))
+DECIDING = (*(name for name in TOLD if name not in ("routing", "seed")), "precision")
 """What two results of the same run have in common, besides score and seed."""
+OPTIONS = {
+    "seed": "--seeds",
+    "epochs": "--epochs-scale",
+    "device": "--device",
+    "precision": "--precision",
+    "track": "--track",
+}
+"""Settings that `hge reproduce` takes as options of their own."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,9 @@ def build_jobs(
     """Return the runs, all of one seed before those of the next; `assignments` change the recipe (`key=value`)."""
     if seeds < 1:
         raise ValueError(f"seeds: got {seeds}, expected at least 1")
+    for setting in (assignment.partition("=")[0] for assignment in assignments):
+        if setting in OPTIONS:
+            raise ValueError(f"{setting}: not here; use {OPTIONS[setting]}")
     made = []
     for scenario, method in chosen:
         config = build_config(scenario, method, recipe, epochs_scale=epochs_scale)
@@ -115,7 +127,11 @@ def not_yet_made(jobs: Iterable[Job], results: Iterable[Result]) -> list[Job]:
 
 
 def _name(config: RunConfig, seed: int) -> str:
-    changed = "".join(f"-{name}-{value}" for name, value in changes(config).items())
+    recipe = build_config(config.scenario, config.method, config.recipe)
+    chosen = {name: getattr(config, name) for name in DECIDING if name != "epochs"}
+    told = {name: value for name, value in chosen.items() if value != getattr(recipe, name)}
+    # Quoted: visits hold spaces and colons, which not every file system takes.
+    changed = "".join(f"-{name}-{quote_plus(str(value))}" for name, value in (told | changes(config)).items())
     return f"{config.scenario}-{config.method}-{config.recipe}-epochs{config.epochs}{changed}-seed{seed}"
 
 
@@ -125,7 +141,8 @@ def _wanted(config: RunConfig) -> tuple[Any, ...]:
 
 
 def _identity(protocol: dict[str, Any]) -> tuple[Any, ...]:
-    return (*(protocol.get(name) for name in (*DECIDING, "score", "seed")), str(protocol.get("changed") or ""))
+    told = {"precision": "fp32"} | protocol  # old results do not tell it
+    return (*(told.get(name) for name in (*DECIDING, "score", "seed")), str(told.get("changed") or ""))
 
 
 def _answers(job: Job, result: Result) -> bool:

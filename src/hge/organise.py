@@ -98,13 +98,13 @@ def organise(
             experts.train(task, batch, step)
             on_progress(step + 1, total, "training")
         training, replay, test = _scores(experts, scenario, config, keys)
+        count, coverage = len(scenario.tasks), config.learner.path_coverage
         upper = search_upper(
-            training, replay, test, orders, keys.rng("tree"), lambda done: on_progress(done, orders, "orders")
+            training, replay, test, coverage, orders, keys.rng("tree"), lambda done: on_progress(done, orders, "orders")
         )
-        count = len(scenario.tasks)
         trees = {
             "ge": flat_tree(count),
-            "hge": lca_tree(range(count), training, replay, config.learner.path_coverage),
+            "hge": lca_tree(range(count), training, replay, coverage),
             "upper": upper.tree,
         }
         routes = {name: select(tree, test.scores) for name, tree in trees.items()}

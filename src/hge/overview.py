@@ -19,7 +19,7 @@ from hge.overview_figures import accuracy_figure, soak_figure, speed_figure
 from hge.paper_tables import TITLES
 from hge.report import ORGANISATIONS, render, trees_of
 from hge.stream_figures import matrix_figure, stream_figure, timeline_figure
-from hge.tables import FOR_CHOOSING, Line, Result, build_table, notes, read_results
+from hge.tables import FOR_CHOOSING, Line, Result, build_table, notes, read_results, spread
 from hge.tracking import average_incremental_accuracy, forgetting
 
 MARKS = {"reproduced": "✓", "better": "▲", "worse": "▼", "differs": "≠", "not comparable": "○"}
@@ -41,7 +41,7 @@ class Group:
     def spread(self, figure: str) -> str:
         """Write mean ± deviation of a figure over the runs that have it."""
         values = [float(run[figure]) for run in self.runs if run.get(figure) is not None]
-        return f"{np.mean(values):.2f}" + (f" ± {np.std(values):.2f}" if len(values) > 1 else "") if values else "–"
+        return spread(values) if values else "–"
 
     def total(self, figure: str) -> int:
         """Add a count up over the runs."""
@@ -60,6 +60,7 @@ def write_overview(folder: Path) -> Path:
         "overview.html.j2",
         runs=len(results),
         verdicts=Counter(line.verdict for lines in tables.values() for line in lines),
+        short=Counter(line.verdict for lines in tables.values() for line in lines if line.is_short),
         marks=MARKS,
         tables=[_pivot(number, lines) for number, lines in tables.items()],
         accuracy=_accuracy(tables),
@@ -89,9 +90,13 @@ def _groups(results: Iterable[Result]) -> list[Group]:
 
 def _name(protocol: dict[str, Any]) -> str:
     info = SCENARIOS.get(protocol["scenario"])
-    usual = info is not None and protocol["tasks"] == info.tasks
     parts = [protocol["scenario"], protocol["method"], protocol["recipe"], f"{protocol['epochs']} epochs"]
-    parts += [] if usual else [f"{protocol['tasks']} tasks"]
+    if info is None or protocol["tasks"] != info.tasks:
+        parts.append(f"{protocol['tasks']} tasks")
+    for name, of_what in (("batch_size", "batches"), ("test_batch_size", "test batches")):
+        if info is None or protocol[name] != info.batch_size:  # every recipe has the scenario's
+            parts.append(f"{of_what} of {protocol[name]}")
+    parts += [protocol["precision"]] if protocol.get("precision", "fp32") != "fp32" else []
     parts += [f"{key} {protocol[key]}" for key in ("mix", "visits", "blend") if protocol.get(key)]
     parts += [f"{key}={value}" for key, value in protocol.get("changed", {}).items()]
     return ", ".join(parts)

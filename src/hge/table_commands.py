@@ -56,12 +56,15 @@ def _print(number: int, lines: Sequence[Line], console: Console) -> None:
         for name, line in own:
             colour = COLOURS.get(line.verdict, "dim")
             note = str(protocols.index(_protocol(line)) + 1) if line.seeds else ""
-            verdict = f"[{colour}]{line.verdict}[/{colour}]"
+            short = " *" if line.is_short else ""  # a word would not fit
+            verdict = f"[{colour}]{line.verdict}{short}[/{colour}]"
             ours = (line.ours, line.single_samples) if number >= 4 else (line.ours,)
             table.add_row(name, line.paper, *ours, verdict, note)
     console.print(table)
     if number >= 4:
         console.print("Alone: every sample is routed by itself.")
+    if any(line.is_short for line in lines):
+        console.print("*: short, after fewer epochs than the paper's.")
     for place, protocol in enumerate(protocols, start=1):
         console.print(f"{place}: {protocol}", highlight=False)
     for text in notes(number):

@@ -23,11 +23,14 @@ OURS = {"GE": "ge", "GE w/o review": "ge-no-review", "HGE": "hge", "TAME": "tame
 LEAST_INTERVAL = {"accuracy": 0.5, "gate_accuracy": 0.5, "experts_queried": 0.05, "false": 0.005, "missed": 0.005}
 """Half the width of an interval, at the least: "as good as" for percentages, else the rounding of what is printed."""
 RULE = (
-    "Reproduced: our mean lies within the paper's mean ± its standard deviation (percentages: ± 0.5 points at the "
-    "least). Not comparable: other data than the paper's. Quoted: the paper has it from elsewhere, and it is not "
-    "implemented here."
+    "Reproduced: our mean lies within the paper's mean ± its standard deviation (means and medians of percentages: "
+    "± 0.5 points at the least); where the paper has DNF, more than half of our runs did not finish either. Where it "
+    "has a number, a single run of ours that did not finish is worse. Differs: neither better nor worse, as spreads, "
+    "baselines that finish here but not in the paper, and a GE that asks fewer experts than the paper's. Short: after "
+    "fewer epochs than the paper's. Not comparable: other data than the paper's. Quoted: the paper has it from "
+    "elsewhere, and it is not implemented here."
 )
-NEEDED = {"scenario", "method", "recipe", "score", "tasks", "epochs", "seed", "test_batch_size"}
+NEEDED = {"scenario", "method", "recipe", "score", "tasks", "epochs", "seed", "batch_size", "test_batch_size"}
 """What a result's protocol must tell."""
 FOR_CHOOSING = 100
 """Seeds from here on are for choosing settings, not for reporting (docs/protocol.md)."""
@@ -55,6 +58,17 @@ class Line:
     unpromoted: str = ""
     """Experts that were never promoted, per run."""
 
+    @property
+    def is_short(self) -> bool:
+        """Did ours have fewer epochs than the paper's?"""
+        ours, _, papers = self.epochs.partition(" of ")
+        return bool(self.epochs) and int(ours) < int(papers)
+
+    @property
+    def shown_verdict(self) -> str:
+        """The verdict as a person should see it."""
+        return f"{self.verdict} (short)" if self.is_short else self.verdict
+
 
 HEADINGS = (
     "scenario",
@@ -73,7 +87,7 @@ HEADINGS = (
 
 
 def read_results(folder: Path) -> list[Result]:
-    """Return all results of runs below a folder; other JSON files are left alone."""
+    """Return all results of runs below a folder, in the order of their paths; other JSON files are left alone."""
     if not folder.is_dir():
         raise ValueError(f"results: got {folder}, expected a folder with results of runs")
     found = []
@@ -120,8 +134,8 @@ def _best_of_the_paper() -> str:
     return ", ".join(f"{scenario} {cell.mean:g} ({cell.method})" for scenario, cell in best.items())
 
 
-def judge(cell: Cell, mean: float | None) -> Verdict:
-    """Compare our mean with the paper's interval; None stands for DNF.
+def judge(cell: Cell, mean: float | None, failed: float = 1.0) -> Verdict:
+    """Compare our mean with the paper's interval; None stands for DNF, of the share `failed` of our runs.
 
     >>> ge = Cell("smnist", "GE", "accuracy", mean=99.54, std=0.09)
     >>> judge(ge, 99.1), judge(ge, 98.0), judge(ge, None)
@@ -129,31 +143,49 @@ def judge(cell: Cell, mean: float | None) -> Verdict:
     """
     if cell.scenario in NOT_COMPARABLE:
         return "not comparable"
-    if mean is None or cell.mean is None:
-        return "reproduced" if mean is cell.mean else "worse" if mean is None else "better"
+    if cell.mean is None:  # a baseline's: for it to finish is not to be reproduced
+        return "reproduced" if mean is None and failed > 0.5 else "differs"
+    if mean is None:
+        return "worse"
     figure, _, statistic = cell.figure.partition(".")
-    if abs(mean - cell.mean) <= max(cell.std or 0.0, LEAST_INTERVAL[figure] if not statistic else 0.05) + 1e-9:
+    is_average = statistic in ("", "mean", "median")
+    if abs(mean - cell.mean) <= max(cell.std or 0.0, LEAST_INTERVAL[figure] if is_average else 0.05) + 1e-9:
         return "reproduced"
-    if statistic not in ("", "mean", "median"):
+    if not is_average:
         return "differs"  # a correlation or a spread is neither good nor bad
+    if (cell.method, figure) == ("GE", "experts_queried") and mean < cell.mean:
+        return "differs"  # GE asks all its experts: one of them is missing
     higher_is_better = figure in ("accuracy", "gate_accuracy")
     return "better" if (mean > cell.mean) == higher_is_better else "worse"
 
 
+def spread(values: Sequence[float]) -> str:
+    """Write mean ± standard deviation of a sample, as the paper does; a single value has none.
+
+    >>> spread([0.0, 0.0, 0.0, 0.0, 1.25]), spread([1.25])  # the first is in the paper's Table 3
+    ('0.25 ± 0.56', '1.25')
+    """
+    mean = f"{np.mean(values):.2f}"
+    return f"{mean} ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else mean
+
+
 def _is_standard(protocol: dict[str, Any]) -> bool:
-    """Was the scenario run as it stands, with the recipe's score and a seed for reporting?"""
+    """Was the scenario run as it stands, with the recipe's score and batches, and a seed for reporting?"""
     known = protocol["scenario"] in SCENARIOS and protocol["recipe"] in RECIPES
     if not known or protocol["seed"] >= FOR_CHOOSING:
         return False
     config = build_config(protocol["scenario"], protocol["method"], protocol["recipe"])
     changed = any(protocol.get(name) for name in ("mix", "visits", "blend", "changed"))
-    return not changed and (protocol["tasks"], protocol["score"]) == (config.tasks, config.score.name)
+    same = all(protocol[name] == getattr(config, name) for name in ("tasks", "batch_size", "test_batch_size"))
+    return same and not changed and protocol["score"] == config.score.name
 
 
 def _longest(runs: Sequence[Result]) -> list[Result]:
-    """Return, one per seed, the runs of most epochs."""
+    """Return the runs of most epochs, those in fp32 if there are any; of several of one seed, the last by path."""
     most = max((r["protocol"]["epochs"] for r in runs), default=0)
-    return list({r["protocol"]["seed"]: r for r in runs if r["protocol"]["epochs"] == most}.values())
+    longest = [r for r in runs if r["protocol"]["epochs"] == most]
+    exact = [r for r in longest if r["protocol"].get("precision", "fp32") == "fp32"]
+    return list({r["protocol"]["seed"]: r for r in exact or longest}.values())
 
 
 def _line(cell: Cell, number: int, runs: Sequence[Result]) -> Line:
@@ -169,7 +201,7 @@ def _line(cell: Cell, number: int, runs: Sequence[Result]) -> Line:
         str(cell),
         shown,
         alone if routed else "",
-        judge(cell, mean),
+        judge(cell, mean, float(np.mean([bool(run.get("dnf")) for run in runs]))),
         protocol["recipe"],
         "" if number == 1 else "single samples" if single else f"batches of {protocol['test_batch_size']}",
         f"{protocol['epochs']} of {PAPER[cell.scenario].epochs}",
@@ -197,8 +229,7 @@ def _mean(read: Callable[[Result], float], runs: Sequence[Result]) -> tuple[floa
     if failed:
         return None, f"DNF ({failed} of {len(runs)})"
     values = [read(run) for run in runs]
-    mean = float(np.mean(values))
-    return mean, f"{mean:.2f} ± {np.std(values):.2f}" if len(runs) > 1 else f"{mean:.2f}"
+    return float(np.mean(values)), spread(values)
 
 
 def _empty_line(cell: Cell, verdict: Verdict) -> Line:
@@ -240,7 +271,8 @@ def as_json(number: int, lines: Sequence[Line]) -> str:
 
 
 def _texts(line: Line) -> list[str]:
-    return [str(value).replace("_", " ") or "–" for value in asdict(line).values()]
+    shown = asdict(line) | {"verdict": line.shown_verdict}
+    return [str(value).replace("_", " ") or "–" for value in shown.values()]
 
 
 def _latex(text: str) -> str:

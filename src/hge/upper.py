@@ -43,7 +43,7 @@ class TreeFigures:
     experts_queried: float
 
 
-def lca_tree(order: Sequence[int], training: OwnedBatches, replay: OwnedBatches, coverage: float = 0.98) -> Tree:
+def lca_tree(order: Sequence[int], training: OwnedBatches, replay: OwnedBatches, coverage: float) -> Tree:
     """Build HGE's tree by adding the experts in this order; paths are those of all training batches of a task."""
     tree = Tree()
     replays = {owner: replay.of(owner) for owner in order}
@@ -94,6 +94,7 @@ def search_upper(
     training: OwnedBatches,
     replay: OwnedBatches,
     test: OwnedBatches,
+    coverage: float,
     orders: int,
     rng: np.random.Generator,
     on_order: Callable[[int], None] = lambda done: None,
@@ -104,7 +105,7 @@ def search_upper(
     best, best_cost, found = None, np.inf, []
     for done in range(orders):
         on_order(done)
-        tree = lca_tree(rng.permutation(experts).tolist(), training, replay)
+        tree = lca_tree(rng.permutation(experts).tolist(), training, replay, coverage)
         on_replay = tree_figures(tree, replay)
         found.append(tree_figures(tree, test))
         if on_replay.accuracy >= least and on_replay.experts_queried < best_cost:

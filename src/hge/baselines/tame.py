@@ -6,12 +6,16 @@ Above it, every expert is asked; one whose own smoothed loss stays within its ow
 is created. Samples of what the experts were trained on (5 000 in all) train a selector network after the stream.
 
 Chosen where the sources differ: a window of 100, as in TAME's paper and for all but one data set of its code (35 for
-Split MNIST: `--set tame.window=35`). 200 epochs for the selector, as in the code for CIFAR.
+Split MNIST: `--set tame.window=35`). A weight of 0.2 everywhere, where the code has 0.1 for CIFAR-10
+(`tame.smoothing`). 200 epochs for the selector, as in the code for CIFAR.
 
 Not followed: experts and selector are not pruned; the selector is not pretrained, but a network like the experts',
 trained by their optimiser; of several experts that fit, the one with the lowest loss is taken, not the first. Losses
-are those of training mode, and a bound needs two of them (docs/protocol.md). The samples are kept as whole batches, in
-equal shares for the experts (TAME's code: for the classes). Batch testing is ours.
+are those of training mode. A bound needs two of them (docs/paper.md, reading 15); TAME's code begins an expert's window
+with ln(classes per task), so that there is a bound at once. An expert's smoothed loss here is of the batches on which
+it was trained; in TAME's code it takes in those on which it was asked while another one was active, too. The experts
+have equal shares of the samples (TAME's code: the classes); until the selector is trained, a share is rounded up to
+whole batches. Batch testing is ours.
 
 Accuracy here is over all classes of the scenario. TAME's code numbers the labels within each task, so there a sample
 that was sent to the wrong expert may be right still: its published figures are not quite of this kind.
@@ -22,7 +26,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from math import inf, isfinite
+from math import ceil, inf, isfinite
 
 import numpy as np
 import torch
@@ -133,11 +137,11 @@ class Tame:
     def end_stream(self) -> None:
         """Train the selector to tell from a sample in which expert's buffer it lies."""
         device, rows = self.pool.device, self.config.selector_batch
-        kept = [(expert.id, b.batch) for expert in self.experts for b in expert.buffer.kept]
+        kept = [(e.id, self._samples(e)) for e in self.experts if e.buffer.kept]
         if not kept:
             return
-        x = torch.cat([batch.x for _, batch in kept])
-        expert = torch.cat([torch.full((len(batch),), e, device=device) for e, batch in kept])
+        x = torch.cat([samples for _, samples in kept])
+        expert = torch.cat([torch.full((len(samples),), e, device=device) for e, samples in kept])
         self.selector = self.build_selector(len(self.experts))
         self.selector.create(0)
         step = 0
@@ -183,13 +187,22 @@ class Tame:
         self._share_buffer()
         return expert
 
+    @property
+    def _share(self) -> int:
+        """Samples of each expert."""
+        return max(1, self.config.buffer // len(self.experts))
+
+    def _samples(self, expert: TameExpert) -> Tensor:
+        """Return what an expert keeps, without what its last batch has beyond its share."""
+        return torch.cat([kept.batch.x for kept in expert.buffer.kept])[: self._share]
+
     def _share_buffer(self) -> None:
-        """Give every expert the same number of batches, and forget at random what is beyond it."""
-        share = max(1, self.config.buffer // (self.batch_rows * len(self.experts)))
+        """Let every expert keep the batches that make up its share, and forget at random what is beyond them."""
+        batches = ceil(self._share / self.batch_rows)
         for expert in self.experts:
             self.keys.rng("replay", self.steps, expert.id).shuffle(expert.buffer.kept)
-            del expert.buffer.kept[share:]
-            expert.buffer.capacity = share
+            del expert.buffer.kept[batches:]
+            expert.buffer.capacity = batches
 
 
 @dataclass(frozen=True)

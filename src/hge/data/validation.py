@@ -1,4 +1,4 @@
-"""The validation part: a tenth of the training rows, by what they contain (docs/protocol.md, "Choosing things")."""
+"""The validation part, on which settings are chosen (docs/protocol.md): a tenth of the training rows, by content."""
 
 from __future__ import annotations
 

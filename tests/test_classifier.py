@@ -362,6 +362,7 @@ def test_interrupted_call_loses_and_repeats_nothing(monkeypatch: pytest.MonkeyPa
         model.partial_fit(X[40:300], y[40:300])
     monkeypatch.undo()
     assert len(model._waiting) == 300 - 32 - 2 * 32 - 32
+    assert len(model._learner.recent) == model._learner.steps == 3, "the batch that was interrupted is not among them"
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

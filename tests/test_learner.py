@@ -188,6 +188,33 @@ def test_unstable_training_is_recognised_as_the_same_task() -> None:
     assert sorted(pool.trained) == [(step, 0) for step in range(12)]
 
 
+@pytest.mark.parametrize("place", range(40))
+def test_an_interrupt_anywhere_leaves_the_recent_batches_in_order(place: int) -> None:
+    class InterruptedPool(ScriptedPool):
+        done = 0
+
+        def loss(self, expert: int, batch: Batch, step: int) -> float:
+            self.done += 1
+            if self.done == place + 1:
+                raise KeyboardInterrupt
+            return super().loss(expert, batch, step)
+
+    pool = InterruptedPool()
+    pool.extra_loss = {3: 30.0}
+    learner, _ = learn("", pool=pool)
+    for number, task in enumerate([0] * 8 + [1] * 8):
+        batch = Batch(torch.tensor([float(1000 * task + number)]), torch.tensor([task]))
+        before = list(learner.recent)
+        try:
+            learner.learn(batch)
+        except KeyboardInterrupt:
+            assert list(learner.recent) == before
+            learner.learn(batch)
+        assert len(learner.recent) < SMALL.recent_capacity
+    assert pool.done > 40, "each of the places was come to"
+    assert learner.steps == 16
+
+
 def test_without_review_the_same_instability_creates_an_expert() -> None:
     pool = ScriptedPool()
     learner, events = learn("A" * 8, replace(SMALL, review=False), pool)

@@ -134,6 +134,11 @@ class Mailbox:
             self._open()
         return self.opened.popleft()
 
+    def clear(self) -> None:
+        """Throw away what was not taken."""
+        self.sizes.clear()
+        self.opened.clear()
+
     def _open(self) -> None:
         place = (self.sent - len(self.sizes)) % len(self.letters)
         size = self.sizes.popleft()

@@ -50,6 +50,8 @@ class StackedPool:
         """Expert, step and loss of the batch that ended the last run; void once the expert is trained again."""
         self.noise = torch.Generator(device)
         self.mailbox = Mailbox(device, places=2, results=TOGETHER, width=2)
+        self.under_way: deque[tuple[int, Batch]] = deque()
+        """What was given to the device, and was not heard of yet."""
         self.graphs = Graphs(device)
         self.steps = Steps(self.home, self.graphs)
         self.draws = False
@@ -104,7 +106,7 @@ class StackedPool:
         self.home.activate(expert)
         self.refused = (-1, -1, nan)
         rule = self.steps.begin(expert, losses, epsilon, below)
-        under_way: deque[tuple[int, Batch]] = deque()
+        under_way = self._nothing_under_way()
         source = iter(items)
         stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
         rows = self.rows[expert]  # when all that is under way has been learned
@@ -203,6 +205,13 @@ class StackedPool:
         if not self.overlaps or self.draws or not self.rows[expert] or self.mailbox.waited > LONG_WAIT:
             return 1
         return TOGETHER
+
+    def _nothing_under_way(self) -> deque[tuple[int, Batch]]:
+        """Forget what an interrupted run may have left: its letters would be taken for those of the next one."""
+        self.under_way.clear()  # that run may be closed later still, and must not take letters then
+        self.mailbox.clear()
+        self.under_way = deque()
+        return self.under_way
 
     def _launch(
         self, rule: Rule, stream: torch.cuda.Stream | None, expert: int, group: Sequence[tuple[int, Batch]]

@@ -193,9 +193,10 @@ def test_a_run_hears_nothing_of_one_that_was_interrupted(monkeypatch: pytest.Mon
 
     for pool in pools:
         pool.create(0)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(pools[0], "_launch", interrupted)
+    monkeypatch.setattr(pools[0], "_launch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
         pools[0].train(0, batches[0], 0)
+    monkeypatch.undo()
     pools[1].train(0, batches[0], 0)
     losses = [[pool.train(0, batch, step) for step, batch in enumerate(batches[1:], 1)] for pool in pools]
     assert losses[0] == losses[1]

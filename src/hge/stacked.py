@@ -272,7 +272,7 @@ class StackedPool:
     def _draws_random_numbers(self) -> bool:
         """Does the network draw any in training, as Dropout does?"""
         x = torch.zeros(2, *self.spec.shape, device=self.device)
-        state = torch.cuda.get_rng_state if self.device.type == "cuda" else torch.get_rng_state
+        state = partial(torch.cuda.get_rng_state, self.device) if self.device.type == "cuda" else torch.get_rng_state
         with self.keys.seeded("dropout", 0, 0, device=self.device):
             before = state()
             self._look(x, torch.zeros(2, dtype=torch.int64, device=self.device))

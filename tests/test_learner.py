@@ -351,6 +351,17 @@ def test_step_says_what_became_of_each_batch() -> None:
     assert steps[6].loss > steps[6].bound
 
 
+def test_batches_that_cannot_be_learned_at_the_very_start_create_no_expert() -> None:
+    pool = ScriptedPool()
+    pool.extra_loss = dict.fromkeys(range(8), float("nan"))
+    learner, events = learn("A" * 20, pool=pool)
+    reviews = [event for event in events if isinstance(event, LossReviewed)]
+    assert reviews
+    assert not any(review.new_task for review in reviews)
+    assert len(learner.experts) == 1
+    assert learner.experts[0].batches_trained == 12
+
+
 def test_loss_that_is_not_a_number_is_set_aside() -> None:
     pool = ScriptedPool()
     pool.extra_loss = {5: float("nan")}

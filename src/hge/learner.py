@@ -249,7 +249,8 @@ class Learner:
             for items in (expert.replay.kept, entries)
         )
         z, threshold = z_score(replay, recent), self.config.review_threshold
-        means = [sum(losses) / len(losses) for losses in (replay, recent)]
+        # Where nothing could be trained on from the very start, there is no replay, which shows no other task.
+        means = [sum(losses) / len(losses) if losses else nan for losses in (replay, recent)]
         self.emit(LossReviewed(self.steps, expert.id, z, threshold, means[0], means[1], new_task=z > threshold))
         return z > threshold
 

@@ -291,7 +291,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_expert(self, X: Rows) -> tuple[IntArray, FloatArray]:
         """Return the expert of each row, and how sure the gate is of it (0 to 1)."""
         x, routes = self._route(X)
-        confidence = self._answerer.confidence(routes)
+        confidence = self._answerer.confidence(routes, self.routing)
         return np.broadcast_to(routes.expert, len(x)).copy(), np.broadcast_to(confidence, len(x)).copy()
 
     @in_turn

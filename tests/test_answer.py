@@ -114,11 +114,15 @@ def test_large_inputs_are_cut_into_parts_without_a_trace(monkeypatch: pytest.Mon
 def test_confidence_is_a_probability_that_falls_with_doubt() -> None:
     learner, scenario = learned(LearnerConfig())
     answerer, x = Answerer(learner), torch.cat([task.test.whole().x for task in scenario.tasks])
-    confidence = answerer.confidence(answerer.route(x, "sample"))
+    confidence = answerer.confidence(answerer.route(x, "sample"), "sample")
     assert ((confidence > 0) & (confidence <= 1)).all()
     between = (scenario.tasks[0].test.whole().x[:50] + scenario.tasks[1].test.whole().x[:50]) / 2
-    doubtful = answerer.confidence(answerer.route(between, "sample"))
+    doubtful = answerer.confidence(answerer.route(between, "sample"), "sample")
     assert doubtful.mean() < confidence.mean()
+    followed = answerer.route(x, "window")
+    posterior = np.exp(-followed.scores)
+    np.testing.assert_allclose(posterior.sum(axis=0), 1)
+    np.testing.assert_allclose(answerer.confidence(followed, "window"), posterior.max(axis=0))
 
 
 def test_batch_routing_chooses_one_expert() -> None:

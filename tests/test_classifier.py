@@ -299,6 +299,9 @@ def test_batch_size_may_change_but_not_to_nonsense() -> None:
     model.set_params(batch_size=-3)
     with pytest.raises(ValueError, match="batch_size: got -3"):
         model.partial_fit(*digits(low=False))
+    model.set_params(batch_size=0)
+    with pytest.raises(ValueError, match="batch_size: got 0"):
+        model.flush()
     model.set_params(batch_size=32).partial_fit(X[50:], y[50:])
     spared.partial_fit(X[50:], y[50:])
     np.testing.assert_array_equal(model.predict_proba(X), spared.predict_proba(X))
@@ -362,6 +365,7 @@ def test_interrupted_call_loses_and_repeats_nothing(monkeypatch: pytest.MonkeyPa
         model.partial_fit(X[40:300], y[40:300])
     monkeypatch.undo()
     assert len(model._waiting) == 300 - 32 - 2 * 32 - 32
+    assert len(model._learner.recent) == model._learner.steps == 3, "the batch that was interrupted is not among them"
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -429,6 +433,27 @@ def test_a_saved_model_goes_on_as_if_nothing_had_happened(parameters: dict[str, 
     assert list(model.classes_) == list(twin.classes_)
     assert repr(model.experts_) == repr(twin.experts_)
     assert model.get_params() == twin.get_params()
+
+
+def test_parameters_from_numpy_are_saved(tmp_path: Path) -> None:
+    X, y = digits(low=True)
+    given: dict[str, Any] = {"batch_size": np.int64(8), "epsilon": np.float32(4.5), "sticky": np.bool_(True)}
+    model = GatedExperts(**given, random_state=np.random.RandomState(0)).partial_fit(X[:50], y[:50])  # type: ignore[arg-type]
+    model.save(tmp_path)
+    twin = GatedExperts.load(tmp_path)
+    assert {name: getattr(twin, name) for name in given} == given
+    assert twin.random_state == model._learner.keys.seed, "which was drawn from the RandomState"
+    for each in (model, twin):
+        each.partial_fit(X[50:100], y[50:100])
+    np.testing.assert_array_equal(model.predict_proba(X), twin.predict_proba(X))
+
+
+def test_a_parameter_that_cannot_be_saved_is_named_before_anything_is_written(tmp_path: Path) -> None:
+    X, y = digits(low=True)
+    model = GatedExperts().partial_fit(X, y).set_params(lr=torch.tensor(0.1))
+    with pytest.raises(ValueError, match=r"lr: got tensor\(0.1000\), expected a number, a text or None to save it"):
+        model.save(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
 
 
 def test_loading_says_what_is_wrong(tmp_path: Path) -> None:

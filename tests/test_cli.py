@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hge import cli
 from hge.recipes import build_config
 from hge.run import run
 
@@ -105,6 +106,13 @@ def test_scenarios_are_listed(tmp_path: Path) -> None:
         (["run", "split-digits", "--set", "device=toaster"], "device: got 'toaster'"),
         (["run", "split-digits", "--set", "net=resnet18"], "resnet18: got inputs of shape (64,)"),
         (["run", "split-digits", "--epochs-scale", "1e308"], "epochs_scale: got 1e+308"),
+        *(
+            (
+                ["run", "split-digits", "--method", method, "--resume"],
+                f"resume: got method {method}, expected ge, ge-no",
+            )
+            for method in ("organise", "tame")
+        ),
         (["report", "nothing"], "no result.json there"),
         (["trees", "nothing"], "no result.json there"),
         (["brew"], "No such command 'brew'"),
@@ -143,6 +151,21 @@ def test_ctrl_c_keeps_what_was_written(tmp_path: Path) -> None:
     assert "Traceback" not in err
     assert events.read_text().splitlines()[-1].count(",") == 6
     assert not (tmp_path / "here" / "result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "every", "can_go_on"), [("hge", 2_000, True), ("hge", 0, False), ("tame", 2_000, False)]
+)
+def test_going_on_is_offered_only_where_it_is_possible(
+    method: str, every: int, can_go_on: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cli._run_and_show(build_config("split-digits", method), Path("here"), checkpoint_every=every)
+    assert ("--resume goes on" in capsys.readouterr().out) == can_go_on
 
 
 def test_diverging_run_still_reports(tmp_path: Path) -> None:

@@ -199,6 +199,33 @@ def test_unstable_training_is_recognised_as_the_same_task() -> None:
     assert sorted(pool.trained) == [(step, 0) for step in range(12)]
 
 
+@pytest.mark.parametrize("place", range(40))
+def test_an_interrupt_anywhere_leaves_the_recent_batches_in_order(place: int) -> None:
+    class InterruptedPool(ScriptedPool):
+        done = 0
+
+        def loss(self, expert: int, batch: Batch, step: int) -> float:
+            self.done += 1
+            if self.done == place + 1:
+                raise KeyboardInterrupt
+            return super().loss(expert, batch, step)
+
+    pool = InterruptedPool()
+    pool.extra_loss = {3: 30.0}
+    learner, _ = learn("", pool=pool)
+    for number, task in enumerate([0] * 8 + [1] * 8):
+        batch = Batch(torch.tensor([float(1000 * task + number)]), torch.tensor([task]))
+        before = list(learner.recent)
+        try:
+            learner.learn(batch)
+        except KeyboardInterrupt:
+            assert list(learner.recent) == before
+            learner.learn(batch)
+        assert len(learner.recent) < SMALL.recent_capacity
+    assert pool.done > 40, "each of the places was come to"
+    assert learner.steps == 16
+
+
 def test_without_review_the_same_instability_creates_an_expert() -> None:
     pool = ScriptedPool()
     learner, events = learn("A" * 8, replace(SMALL, review=False), pool)
@@ -333,6 +360,17 @@ def test_step_says_what_became_of_each_batch() -> None:
         *((step, 1) for step in range(6, 10)),
     ]
     assert steps[6].loss > steps[6].bound
+
+
+def test_batches_that_cannot_be_learned_at_the_very_start_create_no_expert() -> None:
+    pool = ScriptedPool()
+    pool.extra_loss = dict.fromkeys(range(8), float("nan"))
+    learner, events = learn("A" * 20, pool=pool)
+    reviews = [event for event in events if isinstance(event, LossReviewed)]
+    assert reviews
+    assert not any(review.new_task for review in reviews)
+    assert len(learner.experts) == 1
+    assert learner.experts[0].batches_trained == 12
 
 
 def test_loss_that_is_not_a_number_is_set_aside() -> None:

@@ -46,6 +46,11 @@ def test_streams_and_survival_are_shown_where_they_were_recorded(tracked: Any, t
         assert title in page
     assert "Trees" not in page
     assert page.count("<svg") == 4
+    found = json.loads((tmp_path / "torture.json").read_text())
+    (tmp_path / "torture.json").write_text(json.dumps({"flips": found["flips"]}))  # the others were not run yet
+    page = write_overview(tmp_path).read_text()
+    assert "0 unnoticed" in page
+    assert "Memory of a long run" not in page
     (tmp_path / "torture.json").unlink()
     assert "Survival" not in write_overview(tmp_path).read_text()
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -146,6 +148,16 @@ def test_one_that_fails_or_dies_leaves_the_others_alone(tmp_path: Path) -> None:
     [file] = (tmp_path / "results" / SUBFOLDER).iterdir()
     assert file.name == f"{good.name}.json"
     assert figures(json.loads(file.read_text())) == figures(run(good.config, tmp_path / "alone"))
+
+
+def test_a_process_that_dies_while_it_tells_its_result(tmp_path: Path) -> None:
+    here, there = multiprocessing.Pipe(duplex=False)
+    os.write(there.fileno(), struct.pack("!i", 1000) + b"the first of a thousand bytes")
+    there.close()
+    process = multiprocessing.get_context("spawn").Process(target=os._exit, args=(3,))
+    process.start()
+    outcome = LocalExecutor._outcome(here, "job", process)
+    assert (outcome.result, outcome.error) == (None, "its process died with exit code 3")
 
 
 def test_a_run_whose_end_was_not_heard_of_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,7 @@ def test_the_rest_is_as_if_nothing_had_happened(name: str, pool: str) -> None:
         for expert in range(len(whole.experts)):
             states = [learner.pool.state(expert) for learner in (whole, second)]
             assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+        assert take(second).facts == take(whole).facts
         seen += any(entry.high_loss for entry in first.recent)
     assert seen >= 2, "some moments must fall where batches are set aside"
 

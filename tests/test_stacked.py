@@ -183,6 +183,25 @@ def test_a_run_ends_where_a_rival_scores_lower(name: str) -> None:
     assert len(list(_followed(pool.train_run(0, items, losses, 4.0), losses))) == 4
 
 
+def test_a_run_hears_nothing_of_one_that_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    pools = [StackedPool(MLP, Keys(0), torch.device("cpu")) for _ in range(2)]
+    batches = [batch_for(pools[0], seed) for seed in range(3)]
+
+    def interrupted(*arguments: Any) -> None:
+        StackedPool._launch(pools[0], *arguments)
+        raise KeyboardInterrupt
+
+    for pool in pools:
+        pool.create(0)
+    monkeypatch.setattr(pools[0], "_launch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pools[0].train(0, batches[0], 0)
+    monkeypatch.undo()
+    pools[1].train(0, batches[0], 0)
+    losses = [[pool.train(0, batch, step) for step, batch in enumerate(batches[1:], 1)] for pool in pools]
+    assert losses[0] == losses[1]
+
+
 def _followed(run: Iterator[float], losses: LossStats) -> Iterator[float]:
     for loss in run:
         losses.update(loss)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from hge.bench.population import Population, Subject
-from torture.__main__ import PARTS, complaints_of
+from torture import __main__ as torture_all
+from torture.__main__ import PARTS, complaints_of, main
 from torture.bad_inputs import torture_inputs
 from torture.flips import torture_flips
 from torture.kills import torture_kills
@@ -57,6 +58,31 @@ def test_the_cost_of_checkpoints_is_measured(tmp_path: Path) -> None:
     found = torture_saving(tmp_path, experts=2, turns=1, tell=ignore, every=20)
     assert found["checkpoint_bytes"] > 1_000_000
     assert found["seconds"].keys() == {"with", "without"}
+
+
+def test_parts_that_are_not_run_keep_their_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, old = (
+        tmp_path / "torture.json",
+        {"kills-gpu": {"gpu": "a GPU", "resumed_from": [1]}, "inputs": {"examples": 1}},
+    )
+    out.write_text(json.dumps(old))
+    monkeypatch.setattr(torture_all, "ALWAYS", ["inputs"])
+    monkeypatch.setitem(PARTS, "inputs", lambda folder: {"examples": 2})
+    monkeypatch.setattr("sys.argv", ["torture", "--out", str(out)])
+    assert main() == 0
+    report = json.loads(out.read_text())
+    assert report["kills-gpu"] == old["kills-gpu"]
+    assert report["inputs"]["examples"] == 2
+
+
+def test_an_unknown_part_is_told_before_anything_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(PARTS, "inputs", lambda folder: pytest.fail("it ran"))
+    monkeypatch.setattr("sys.argv", ["torture", "inputs", "flops"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "parts: got flops, expected inputs, flips" in capsys.readouterr().err
 
 
 def survival_table(report: dict[str, Any]) -> str:

@@ -101,6 +101,34 @@ def test_who_has_waited_longest_goes_first() -> None:
         thread.join()
 
 
+def test_an_interrupt_while_others_are_let_in_leaves_the_lock_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock, inside = FairLock(), []
+    wait_for = lock._changed.wait_for
+    interrupts = [KeyboardInterrupt(), KeyboardInterrupt()]
+
+    def interrupted(predicate: Callable[[], bool]) -> bool:
+        if threading.current_thread() is threading.main_thread() and interrupts:
+            raise interrupts.pop()
+        return wait_for(predicate)
+
+    def enter() -> None:
+        with lock:
+            inside.append(lock._depth)
+
+    thread = threading.Thread(target=enter, daemon=True)
+    with lock, lock:
+        monkeypatch.setattr(lock._changed, "wait_for", interrupted)
+        thread.start()
+        while not lock._waiting:
+            time.sleep(0.001)
+        with pytest.raises(KeyboardInterrupt):
+            lock.let_others_in()
+        assert inside == [1], "who waited was let in"
+        assert (lock._owner, lock._depth) == (threading.get_ident(), 2)
+    thread.join(5)
+    assert (lock._owner, lock._depth, len(lock._waiting)) == (None, 0, 0)
+
+
 def test_copies_have_a_lock_of_their_own_and_pickles_none() -> None:
     X, y = digits(low=True)
     model = GatedExperts().partial_fit(X, y)

@@ -54,8 +54,12 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", metavar="PART", help=parts)
     parser.add_argument("--out", type=Path, default=Path("results/torture.json"))
     arguments = parser.parse_args()
+    unknown = [name for name in arguments.parts if name not in PARTS]
+    if unknown:
+        parser.error(f"parts: got {', '.join(unknown)}, expected {', '.join(PARTS)}")
     torch.set_num_threads(1)
-    report = json.loads(arguments.out.read_text()) if arguments.parts and arguments.out.is_file() else {}
+    # Parts that are not run now keep their figures: not every machine has a GPU, and a Ctrl-C may come.
+    report = json.loads(arguments.out.read_text()) if arguments.out.is_file() else {}
     for name in arguments.parts or ALWAYS:
         begun = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:

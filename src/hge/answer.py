@@ -87,14 +87,14 @@ class Answerer:
         found = self.learner.calibration
         return None if found is None or found.joint is None else found
 
-    def confidence(self, routes: Routes) -> FloatArray:
+    def confidence(self, routes: Routes, routing: Routing) -> FloatArray:
         """Return [groups]: softmax of the negative scores of all asked experts, in spreads of the chosen one's own.
 
-        The spread is that of single rows on the expert's replay, also for a batch. The joint score is calibrated: it is
-        a probability already.
+        The spread is that of single rows on the expert's replay, also for a batch. The joint score and that of a window
+        are probabilities already.
         """
         chosen = routes.expert
-        if self.calibration is not None:
+        if self.calibration is not None or routing == "window":
             probability: FloatArray = np.exp(-routes.scores[chosen, np.arange(len(chosen))])
             return probability
         spreads = {int(e): max(float(self._scores_on_replay(int(e), int(e)).std()), 1e-12) for e in np.unique(chosen)}

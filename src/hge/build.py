@@ -43,6 +43,12 @@ def check(config: RunConfig) -> None:
             raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(known)}")
 
 
+def check_resumable(method: str) -> None:
+    """Reject a method that cannot go on from a checkpoint."""
+    if method not in RESUMABLE:
+        raise ValueError(f"resume: got method {method}, expected {RESUMABLE_NAMES}")
+
+
 def build_scenario(config: RunConfig, keys: Keys, data: Path | None) -> Scenario:
     """Return the tasks and visits that the settings ask for."""
     request = Request(config.tasks, keys, data_folder(data), torch.device(config.device))

@@ -37,8 +37,6 @@ class Calibration:
     pool: ExpertPool
     experts: Sequence[Expert]
     joint: Joint | None = None
-    evaluations: int = 0
-    """Replay batches that were looked at by an expert so far."""
     known: int = 0
     """Experts that the joint knows;"""
     trained_at_fit: int = 0
@@ -50,12 +48,10 @@ class Calibration:
     def _trained(self) -> int:
         return sum(expert.batches_trained for expert in self.experts)
 
-    def upkeep(self) -> bool:
-        """Fit anew, roughly, if an expert is new or much was learned; return whether it was due."""
-        due = self.known < len(self.experts) or self._trained >= GROWTH * self.trained_at_fit
-        if due:
+    def upkeep(self) -> None:
+        """Fit anew, roughly, if an expert is new or much was learned."""
+        if self.known < len(self.experts) or self._trained >= GROWTH * self.trained_at_fit:
             self.fit(ROUGH)
-        return due
 
     def quiet(self) -> int:
         """Return on how many batches an expert can be trained before `upkeep` has anything to do."""
@@ -95,7 +91,6 @@ class Calibration:
 
     def _look(self, expert: Expert, owner: Expert) -> Evidence:
         """Return what an expert knows of the rows that another one remembers."""
-        self.evaluations += len(owner.replay.kept)
         seen = [self.pool.evidence(expert.id, kept.batch.x) for kept in owner.replay.kept]
         parts, logits, features = (
             np.concatenate([getattr(e, name) for e in seen]) for name in ("parts", "logits", "features")

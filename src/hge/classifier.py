@@ -50,8 +50,9 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """Gated Experts: grows an expert when the data change, and never forgets an old one.
 
     Rows are learned in the order in which they come: the order is the stream. Nobody says where one task ends and
-    the next begins. Parameters that are changed after the first rows take effect at the next `fit`; `routing` and
-    `batch_size` at once. Threads may share a model: each call sees it between two batches, and they take turns.
+    the next begins. Parameters that are changed after the first rows take effect at the next `fit`; `routing`,
+    `mixture`, `batch_size` and `on_bad_batch` at once. Threads may share a model: each call sees it between two
+    batches, and they take turns.
 
     Parameters
     ----------
@@ -96,7 +97,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         Of products on a GPU.
     idle_on_host : bool
         Keep experts that are not in use in the host's memory ("stacked" only); the gate's part stays on the GPU.
-    random_state : int or None
+    random_state : int, RandomState or None
         Seed of everything random: the same rows in the same order give the same model. None: another each time.
 
     Attributes
@@ -242,6 +243,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def flush(self) -> GatedExperts:
         """Learn the rows that wait for a full batch, as a shorter one."""
         self._check_started()
+        check_count("batch_size", self.batch_size)
         self._learn_waiting(least=1)
         self._learner.end_stream()
         return self
@@ -289,7 +291,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_expert(self, X: Rows) -> tuple[IntArray, FloatArray]:
         """Return the expert of each row, and how sure the gate is of it (0 to 1)."""
         x, routes = self._route(X)
-        confidence = self._answerer.confidence(routes)
+        confidence = self._answerer.confidence(routes, self.routing)
         return np.broadcast_to(routes.expert, len(x)).copy(), np.broadcast_to(confidence, len(x)).copy()
 
     @in_turn

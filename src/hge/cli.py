@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from hge import bench_commands, data_commands
-from hge.build import AnyLearner, build_scenario, check
+from hge.build import RESUMABLE, AnyLearner, build_scenario, check, check_resumable
 from hge.config import RunConfig, override
 from hge.data.catalogue import SCENARIOS
 from hge.data.datasets import data_folder, find
@@ -68,7 +68,9 @@ def run_command(
     scenario: Annotated[str, typer.Argument(help="See `hge scenarios`.")],
     method: Annotated[str, typer.Option(help=f"{', '.join(METHODS)}.")] = "ge",
     recipe: Annotated[str, typer.Option(help=f"{', '.join(RECIPES)}.")] = "default",
-    score: Annotated[str | None, typer.Option(help="subspace or autoencoder.  [default: the recipe's]")] = None,
+    score: Annotated[
+        str | None, typer.Option(help="subspace, class-subspace or autoencoder.  [default: the recipe's]")
+    ] = None,
     routing: Annotated[str, typer.Option(help="sample or batch: which one the report shows.")] = "sample",
     tasks: Annotated[int | None, typer.Option(help="Number of tasks.  [default: the scenario's]")] = None,
     seed: Seed = 0,
@@ -183,6 +185,8 @@ def _run_and_show(
     checkpoint_every: int = CHECKPOINT_EVERY,
 ) -> None:
     check(config)
+    if resume:
+        check_resumable(config.method)
     try:
         with _progress(config) as show:
             if config.method == "organise":
@@ -197,7 +201,8 @@ def _run_and_show(
                     checkpoint_every=checkpoint_every,
                 )
     except KeyboardInterrupt:
-        console.print(f"Stopped. The events and the trace so far are in {out}; --resume goes on.", soft_wrap=True)
+        goes_on = "; --resume goes on" if config.method in RESUMABLE and checkpoint_every else ""
+        console.print(f"Stopped. The events and the trace so far are in {out}{goes_on}.", soft_wrap=True)
         raise
     console.print(_organise_table(config, result) if config.method == "organise" else _result_table(config, result))
     if result.get("dnf"):

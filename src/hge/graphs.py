@@ -6,8 +6,9 @@ import gc
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -41,16 +42,29 @@ class Graphs:
         calls.count += 1
         if calls.count <= CALLS_BEFORE_CAPTURE:
             return function(*inputs)
-        if calls.graph is None:
-            calls.capture(function, inputs)
-        torch._foreach_copy_(calls.inputs, [i for i in inputs if i is not None])  # type: ignore[arg-type]
-        assert calls.graph is not None
-        calls.graph.replay()
+        with self._device_is_current():
+            if calls.graph is None:
+                calls.capture(function, inputs, self.device)
+            torch._foreach_copy_(calls.inputs, [i for i in inputs if i is not None])  # type: ignore[arg-type]
+            assert calls.graph is not None
+            calls.graph.replay()
         return calls.output
 
     def forget(self) -> None:
         """Drop all graphs, since memory that they use has moved."""
         self.calls.clear()
+
+    def _device_is_current(self) -> AbstractContextManager[object]:
+        """Capture and start graphs on their own GPU; it nearly always is the current one, and then this is cheap."""
+        if self.device.index in (None, torch.cuda.current_device()):
+            return nullcontext()
+        return torch.cuda.device(self.device)
+
+
+@cache
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream that all captures on a GPU share; torch's own belongs to the GPU that was first captured on."""
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 @dataclass
@@ -61,8 +75,8 @@ class _Calls:
     output: Tensor = field(default_factory=lambda: torch.empty(0))
     graph: torch.cuda.CUDAGraph | None = None
 
-    def capture(self, function: Callable[..., Tensor], inputs: tuple[Tensor | None, ...]) -> None:
-        """Record what the function does; nothing runs yet."""
+    def capture(self, function: Callable[..., Tensor], inputs: tuple[Tensor | None, ...], device: torch.device) -> None:
+        """Record what the function does on the current device; nothing runs yet."""
         static = [None if i is None else i.clone() for i in inputs]
         self.inputs = [i for i in static if i is not None]
         torch.cuda.synchronize()
@@ -70,7 +84,7 @@ class _Calls:
         gc.disable()  # an older graph that is collected during a capture ends the capture
         try:
             # Other threads may use the GPU meanwhile.
-            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, stream=_capture_stream(device), capture_error_mode="thread_local"):
                 self.output = function(*static)
         finally:
             gc.enable()
@@ -133,6 +147,11 @@ class Mailbox:
         if not self.opened:
             self._open()
         return self.opened.popleft()
+
+    def clear(self) -> None:
+        """Throw away what was not taken."""
+        self.sizes.clear()
+        self.opened.clear()
 
     def _open(self) -> None:
         place = (self.sent - len(self.sizes)) % len(self.letters)

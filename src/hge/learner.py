@@ -137,12 +137,13 @@ class Learner:
             entry = RecentEntry(self.steps, pulled.popleft(), expert.id)
             bound = expert.losses.bound(config.epsilon)
             self._trained = [(entry.step, expert.id)]
-            self.recent.append(entry)
-            self._remember(expert, entry, loss)
-            if self.recent.full:
-                self._process_outlier()  # which trains at the end of a run only
-            self.evaluations["gate"] += queried
-            self.steps += 1
+            with self.recent.whole_batch():
+                self.recent.append(entry)
+                self._remember(expert, entry, loss)
+                if self.recent.full:
+                    self._process_outlier()  # which trains at the end of a run only
+                self.evaluations["gate"] += queried
+                self.steps += 1
             yield Step(entry.step, expert.id, loss, bound, False, queried, tuple(self._trained))
 
     def _run_length(self, expert: Expert) -> int:
@@ -166,13 +167,14 @@ class Learner:
         """Learn one batch that is on the pool's device."""
         entry = RecentEntry(self.steps, batch)
         self._trained, self._queried = [], 0
-        taken = self._ge(entry)
-        if taken.accepts:
-            for promoted in self.organisation.upkeep(entry.step, taken.expert.id):
-                self.newcomers.remove(promoted)
-        if self.calibration is not None:
-            self.calibration.upkeep()
-        self.steps += 1
+        with self.recent.whole_batch():
+            taken = self._ge(entry)
+            if taken.accepts:
+                for promoted in self.organisation.upkeep(entry.step, taken.expert.id):
+                    self.newcomers.remove(promoted)
+            if self.calibration is not None:
+                self.calibration.upkeep()
+            self.steps += 1
         return Step(
             entry.step,
             taken.expert.id,
@@ -247,7 +249,8 @@ class Learner:
             for items in (expert.replay.kept, entries)
         )
         z, threshold = z_score(replay, recent), self.config.review_threshold
-        means = [sum(losses) / len(losses) for losses in (replay, recent)]
+        # Where nothing could be trained on from the very start, there is no replay, which shows no other task.
+        means = [sum(losses) / len(losses) if losses else nan for losses in (replay, recent)]
         self.emit(LossReviewed(self.steps, expert.id, z, threshold, means[0], means[1], new_task=z > threshold))
         return z > threshold
 

@@ -69,7 +69,7 @@ class LocalExecutor:
     def _outcome(connection: Connection, name: str, process: SpawnProcess) -> Outcome:
         try:
             outcome: Outcome = connection.recv()
-        except EOFError:
+        except (EOFError, OSError):  # it sent nothing, or died in the middle of it
             process.join()
             return Outcome(name, None, f"its process died with exit code {process.exitcode}")
         finally:

@@ -24,6 +24,8 @@ from hge.tracking import average_incremental_accuracy, forgetting
 
 MARKS = {"reproduced": "✓", "better": "▲", "worse": "▼", "differs": "≠", "not comparable": "○"}
 """Before our figure in a cell; what was not run has no figure."""
+SURVIVAL = ("kills", "kills-gpu", "inputs", "flips", "saving", "soak")
+"""Parts of `make torture`, in the order in which they are shown."""
 
 
 @dataclass(frozen=True)
@@ -196,21 +198,27 @@ def _speed(folder: Path) -> Markup | None:
 
 
 def _survival(path: Path) -> dict[str, Any] | None:
-    """Say what `make torture` found, as (what, how many, outcome), and draw the memory of a long run."""
+    """Say what `make torture` found, as (what, how many, outcome), and draw the memory of a long run.
+
+    Parts that were not run yet are left out.
+    """
     if not path.is_file():
         return None
     found = json.loads(path.read_text(encoding="utf-8"))
-    kills, inputs, flips, saving, soak = (found[part] for part in ("kills", "inputs", "flips", "saving", "soak"))
-    killed = [("kill -9, then resumed", kills)]
-    killed += [(f"the same on one {found['kills-gpu']['gpu']}", found["kills-gpu"])] if "kills-gpu" in found else []
-    rows = [
-        *(
-            (what, k["kills"], f"{len(k['differences'])} differences to a run that was left alone")
-            for what, k in killed
-        ),
-        ("bad inputs", inputs["examples"], f"{len(inputs['wrong'])} without a clear error, or with a changed state"),
-        ("damaged checkpoint files", flips["flips"], f"{len(flips['wrong'])} unnoticed"),
-        ("checkpoints", len(saving["seconds"]["with"]), f"cost {saving['cost_percent']['median']:.1f} % of the time"),
-        ("batches in one go", soak["batches"], f"memory grew by {soak['growth_bytes'] / 1e6:.1f} MB"),
-    ]
-    return {"rows": rows, "memory": Markup(soak_figure(soak["curve"]))}
+    rows = [_survived(part, found[part]) for part in SURVIVAL if part in found]
+    return {"rows": rows, "memory": Markup(soak_figure(found["soak"]["curve"])) if "soak" in found else None}
+
+
+def _survived(part: str, found: dict[str, Any]) -> tuple[str, int, str]:
+    if part == "inputs":
+        wrong = f"{len(found['wrong'])} without a clear error, or with a changed state"
+        return "bad inputs", found["examples"], wrong
+    if part == "flips":
+        return "damaged checkpoint files", found["flips"], f"{len(found['wrong'])} unnoticed"
+    if part == "saving":
+        cost = f"cost {found['cost_percent']['median']:.1f} % of the time"
+        return "checkpoints", len(found["seconds"]["with"]), cost
+    if part == "soak":
+        return "batches in one go", found["batches"], f"memory grew by {found['growth_bytes'] / 1e6:.1f} MB"
+    what = f"kill -9 on one {found['gpu']}, then resumed" if part == "kills-gpu" else "kill -9, then resumed"
+    return what, found["kills"], f"{len(found['differences'])} differences to a run that was left alone"

@@ -78,8 +78,8 @@ class Residence:
         self.gates.read(expert, self.score.gate_tensors())
         self.active = expert
 
-    def invite(self, expert: int, *, to_answer: bool) -> nn.Module:
-        """Return a network that is this expert's, in evaluation mode: the one that answers, or the one in training."""
+    def invite(self, expert: int, *, to_answer: bool) -> None:
+        """Make the visitor this expert's network, in evaluation mode: the one that answers, or the one in training."""
         averaged = to_answer and self.average is not None
         holds = (expert, self.versions[expert], averaged)
         if self.visitor_holds != holds:
@@ -91,7 +91,6 @@ class Residence:
             else:
                 self.visitor_memory.copy_(home[: len(self.visitor_memory)], non_blocking=True)
             self.visitor_holds = holds
-        return self.visitor
 
     def show_gate(self) -> None:
         """Let the gate know what the active expert's score has learned."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from hge.answer import Answerer
 from hge.baselines.separate import Separate
-from hge.build import RESUMABLE_NAMES, AnyLearner, build_answers, build_learner, build_scenario, check
+from hge.build import AnyLearner, build_answers, build_learner, build_scenario, check, check_resumable
 from hge.checkpoint import Checkpoints, forget_checkpoints, has_checkpoint, read_checkpoint
 from hge.config import RunConfig
 from hge.data.scenarios import Scenario
@@ -104,8 +104,8 @@ class Journey:
     def go_on(self) -> None:
         """Come to where the last checkpoint was taken; where there is none, begin at the beginning."""
         config, learner = self.config, self.learner
-        if not isinstance(learner, Learner):
-            raise ValueError(f"resume: got method {config.method}, expected {RESUMABLE_NAMES}")
+        check_resumable(config.method)
+        assert isinstance(learner, Learner)
         if not has_checkpoint(self.checkpoints.folder):
             return
         snapshot, facts = read_checkpoint(self.checkpoints.folder)

@@ -18,12 +18,11 @@ LABEL_KINDS = "biufU"
 
 def save_model(model: Any, folder: Path) -> None:
     """Write an estimator that has been started."""
-    parameters = {name: value for name, value in model.get_params(deep=False).items() if not callable(value)}
     labels = np.asarray(model.classes_)
     if labels.dtype.kind not in LABEL_KINDS:
         raise ValueError(f"labels: got {labels.dtype}, expected numbers or text to save them")
     facts = {
-        "parameters": parameters,
+        "parameters": _parameters(model),
         "classes": [labels.dtype.str, labels.tolist()],
         "outputs": list(model._outputs.items()),
         "closed": model._closed,
@@ -38,6 +37,22 @@ def save_model(model: Any, folder: Path) -> None:
     rows = model._waiting.rows
     waiting = {"waiting.x": rows.x.contiguous(), "waiting.y": rows.y.contiguous()}
     Checkpoints(folder).write(Snapshot(snapshot.facts, snapshot.tensors | waiting, snapshot.experts), facts)
+
+
+def _parameters(model: Any) -> dict[str, Any]:
+    """Return the parameters as JSON can hold them, without factories, which `load` must be given again."""
+    parameters = {}
+    for name, value in model.get_params(deep=False).items():
+        if callable(value):
+            continue
+        if isinstance(value, np.generic):
+            value = value.item()
+        elif isinstance(value, np.random.RandomState):
+            value = model._learner.keys.seed  # which was drawn from it
+        if not isinstance(value, bool | int | float | str | None):
+            raise ValueError(f"{name}: got {value!r}, expected a number, a text or None to save it")
+        parameters[name] = value
+    return parameters
 
 
 def read_model(folder: Path) -> tuple[Snapshot, dict[str, Any]]:

@@ -204,7 +204,6 @@ def _calibration(learner: Learner, tensors: dict[str, Tensor]) -> dict[str, Any]
     return {
         "usual_doubt": joint.usual_doubt,
         "readers": len(joint.readers),
-        "evaluations": calibration.evaluations,
         "known": calibration.known,
         "trained_at_fit": calibration.trained_at_fit,
     }
@@ -219,5 +218,4 @@ def _restore_calibration(learner: Learner, facts: dict[str, Any] | None, tensors
         for number in range(facts["readers"])
     ]
     learner.calibration.joint = Joint(tuple(readers), **arrays, usual_doubt=facts["usual_doubt"])
-    learner.calibration.evaluations = facts["evaluations"]
     learner.calibration.known, learner.calibration.trained_at_fit = facts["known"], facts["trained_at_fit"]

@@ -50,6 +50,8 @@ class StackedPool:
         """Expert, step and loss of the batch that ended the last run; void once the expert is trained again."""
         self.noise = torch.Generator(device)
         self.mailbox = Mailbox(device, places=2, results=TOGETHER, width=2)
+        self.under_way: deque[tuple[int, Batch]] = deque()
+        """What was given to the device, and was not heard of yet."""
         self.graphs = Graphs(device)
         self.steps = Steps(self.home, self.graphs)
         self.draws = False
@@ -104,7 +106,7 @@ class StackedPool:
         self.home.activate(expert)
         self.refused = (-1, -1, nan)
         rule = self.steps.begin(expert, losses, epsilon, below)
-        under_way: deque[tuple[int, Batch]] = deque()
+        under_way = self._nothing_under_way()
         source = iter(items)
         stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
         rows = self.rows[expert]  # when all that is under way has been learned
@@ -204,6 +206,13 @@ class StackedPool:
             return 1
         return TOGETHER
 
+    def _nothing_under_way(self) -> deque[tuple[int, Batch]]:
+        """Forget what an interrupted run may have left: its letters would be taken for those of the next one."""
+        self.under_way.clear()  # that run may be closed later still, and must not take letters then
+        self.mailbox.clear()
+        self.under_way = deque()
+        return self.under_way
+
     def _launch(
         self, rule: Rule, stream: torch.cuda.Stream | None, expert: int, group: Sequence[tuple[int, Batch]]
     ) -> None:
@@ -263,7 +272,7 @@ class StackedPool:
     def _draws_random_numbers(self) -> bool:
         """Does the network draw any in training, as Dropout does?"""
         x = torch.zeros(2, *self.spec.shape, device=self.device)
-        state = torch.cuda.get_rng_state if self.device.type == "cuda" else torch.get_rng_state
+        state = partial(torch.cuda.get_rng_state, self.device) if self.device.type == "cuda" else torch.get_rng_state
         with self.keys.seeded("dropout", 0, 0, device=self.device):
             before = state()
             self._look(x, torch.zeros(2, dtype=torch.int64, device=self.device))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf, sqrt
 from typing import Generic, TypeVar
@@ -127,6 +128,16 @@ class RecentBuffer(Generic[T]):
         """Let every batch go; each must have found its expert."""
         while self.entries:
             self.popleft()
+
+    @contextmanager
+    def whole_batch(self) -> Iterator[None]:
+        """Be as before if the block is interrupted: a batch that was only begun must not stay in R for ever."""
+        entries, previous = tuple(self.entries), self.previous_expert
+        try:
+            yield
+        except BaseException:
+            self.entries, self.previous_expert = deque(entries), previous
+            raise
 
 
 def z_score(replay_losses: Sequence[float], recent_losses: Sequence[float]) -> float:

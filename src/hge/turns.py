@@ -45,8 +45,15 @@ class FairLock:
                 return
             owner, depth, self._owner, self._depth = self._owner, self._depth, None, 0
             self._changed.notify_all()
-            self._wait()
-            self._owner, self._depth = owner, depth
+            interrupt: BaseException | None = None
+            while self._owner != owner:
+                try:
+                    self._wait()
+                    self._owner, self._depth = owner, depth
+                except BaseException as error:  # its way out leads through `__exit__`, where only the owner may be
+                    interrupt = error
+            if interrupt is not None:
+                raise interrupt
 
     def _wait(self) -> None:
         ticket = object()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf, sqrt
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -129,15 +128,24 @@ class RecentBuffer(Generic[T]):
         while self.entries:
             self.popleft()
 
-    @contextmanager
-    def whole_batch(self) -> Iterator[None]:
+    def whole_batch(self) -> WholeBatch:
         """Be as before if the block is interrupted: a batch that was only begun must not stay in R for ever."""
-        entries, previous = tuple(self.entries), self.previous_expert
-        try:
-            yield
-        except BaseException:
-            self.entries, self.previous_expert = deque(entries), previous
-            raise
+        return WholeBatch(self)
+
+
+class WholeBatch:
+    """Puts R back if its block raises; not a generator, since every batch goes through it."""
+
+    def __init__(self, recent: RecentBuffer[Any]) -> None:
+        self.recent = recent
+
+    def __enter__(self) -> None:
+        self.before = tuple(self.recent.entries), self.recent.previous_expert
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if kind is not None:
+            entries, self.recent.previous_expert = self.before
+            self.recent.entries = deque(entries)
 
 
 def z_score(replay_losses: Sequence[float], recent_losses: Sequence[float]) -> float:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import validate_data
 
 from hge.answer import Answerer, Routing
 from hge.assembly import assemble
 from hge.checkpoint import CheckpointError
-from hge.config import OnBadBatch, Precision
+from hge.config import OnBadBatch
 from hge.events import BatchSkipped, Event
-from hge.gate import FloatArray, IntArray, Routes, Tree
+from hge.gate import FloatArray, IntArray, Tree
 from hge.inputs import (
     FloatRows,
     Labels,
@@ -32,7 +32,8 @@ from hge.inputs import (
     read_seed,
 )
 from hge.keys import Keys
-from hge.nets import AutoencoderFactory, NetFactory, Shape
+from hge.nets import Shape
+from hge.parameters import Parameters
 from hge.saving import read_model, save_model, waiting_rows
 from hge.snapshot import Snapshot, restore
 from hge.telling import ExpertSummary, RecentEvents
@@ -46,7 +47,7 @@ BATCHES_PER_TURN = 64
 """Batches after which `partial_fit` lets other threads in; what they see is a state between two batches."""
 
 
-class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
     """Gated Experts: grows an expert when the data change, and never forgets an old one.
 
     Rows are learned in the order in which they come: the order is the stream. Nobody says where one task ends and
@@ -54,51 +55,7 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     `mixture`, `batch_size` and `on_bad_batch` at once. Threads may share a model: each call sees it between two
     batches, and they take turns.
 
-    Parameters
-    ----------
-    net : {"mlp", "mlp-wide", "mlp-relu-logits", "resnet18", "resnet18-cifar"} or callable
-        Network of every expert, or a factory `(shape of one input, outputs) -> nn.Module` that returns logits.
-    gate_score : {"subspace", "class-subspace", "autoencoder"}
-        How an expert's suitability for an input is measured.
-    joint : bool
-        Choose who answers by all that all experts know of a row, calibrated on what they remember.
-    mixture : bool
-        With `joint`, `predict` and `predict_proba` weigh the answers of all experts instead of choosing one.
-    autoencoder : {"mlp", "conv"} or callable
-        Network of the autoencoder score, or a factory `(shape of one input) -> nn.Module` with `encode`, `decode`.
-    batch_size : int
-        Rows that are learned together. Rows short of a batch wait for the next call, or for `flush()`.
-    epochs : int
-        How often `fit` goes through its rows; `partial_fit` goes through them once.
-    routing : {"sample", "batch", "window"}
-        At prediction, choose an expert for each row by itself, or one for all rows of the call; or take the rows as
-        consecutive ones of a stream that seldom changes. A mixture looks at each row by itself.
-    class_capacity : int
-        Outputs that every expert's head reserves. Classes appear as they come, up to this many.
-    organisation : {"flat", "tree", "lca"}
-        Ask all experts (GE); or go through a tree (HGE), ours or the paper's.
-    max_experts : int
-        No more experts than this; a new task then goes to the expert that knows it best, which may forget. 0: no limit.
-    on_bad_batch : {"raise", "skip"}
-        What `partial_fit` does with rows that cannot be learned (NaN, another shape, unknown labels, none at all): an
-        error, or an event. Either way nothing changes. A wrong parameter is always an error.
-    epsilon, review, review_threshold, promotion_window, promotion_rate, sticky, newcomers_answer
-        See `hge.config.LearnerConfig`.
-    components, kl_weight
-        See `hge.config.ScoreConfig`.
-    optimiser, lr, momentum, weight_decay, average
-        See `hge.config.OptimiserConfig`.
-    device : str
-        "auto" takes a GPU if there is one.
-    pool : {"auto", "eager", "stacked"}
-        How the experts' networks are kept. "stacked" is fast, and "auto" takes it for the library's own networks.
-        For yours it takes "eager": "stacked" asks that a network changes its buffers in place, if it has any.
-    precision : {"fp32", "tf32", "bf16"}
-        Of products on a GPU.
-    idle_on_host : bool
-        Keep experts that are not in use in the host's memory ("stacked" only); the gate's part stays on the GPU.
-    random_state : int, RandomState or None
-        Seed of everything random: the same rows in the same order give the same model. None: another each time.
+    `__init__` says what each parameter is for.
 
     Attributes
     ----------
@@ -126,73 +83,6 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     input_shape_: Shape
     _waiting: WaitingRows
     _outputs: dict[Any, int]
-
-    def __init__(
-        self,
-        *,
-        net: str | NetFactory = "mlp",
-        gate_score: Literal["subspace", "class-subspace", "autoencoder"] = "subspace",
-        joint: bool = False,
-        mixture: bool = False,
-        autoencoder: str | AutoencoderFactory = "mlp",
-        batch_size: int = 32,
-        epochs: int = 10,
-        routing: Routing = "sample",
-        class_capacity: int = 64,
-        organisation: Literal["flat", "tree", "lca"] = "flat",
-        max_experts: int = 0,
-        on_bad_batch: OnBadBatch = "raise",
-        epsilon: float = 4.0,
-        review: bool = True,
-        review_threshold: float = 20.0,
-        promotion_window: int = 50,
-        promotion_rate: float = 0.5,
-        sticky: bool = True,
-        newcomers_answer: bool = True,
-        components: int = 0,
-        kl_weight: float | Literal["elbo"] = 1.0,
-        optimiser: Literal["sgd", "adam"] = "sgd",
-        lr: float = 0.05,
-        momentum: float = 0.9,
-        weight_decay: float = 1e-4,
-        average: float = 0.0,
-        device: str = "auto",
-        pool: Literal["auto", "eager", "stacked"] = "auto",
-        precision: Precision = "fp32",
-        idle_on_host: bool = False,
-        random_state: int | None = 0,
-    ) -> None:
-        self.net = net
-        self.gate_score = gate_score
-        self.joint = joint
-        self.mixture = mixture
-        self.autoencoder = autoencoder
-        self.batch_size = batch_size
-        self.epochs = epochs
-        self.routing = routing
-        self.class_capacity = class_capacity
-        self.organisation = organisation
-        self.max_experts = max_experts
-        self.on_bad_batch = on_bad_batch
-        self.epsilon = epsilon
-        self.review = review
-        self.review_threshold = review_threshold
-        self.promotion_window = promotion_window
-        self.promotion_rate = promotion_rate
-        self.sticky = sticky
-        self.newcomers_answer = newcomers_answer
-        self.components = components
-        self.kl_weight = kl_weight
-        self.optimiser = optimiser
-        self.lr = lr
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.average = average
-        self.device = device
-        self.pool = pool
-        self.precision = precision
-        self.idle_on_host = idle_on_host
-        self.random_state = random_state
 
     @in_turn
     def fit(self, X: Rows, y: Rows) -> GatedExperts:
@@ -278,27 +168,28 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @in_turn
     def predict_proba(self, X: Rows) -> FloatArray:
         """Return [rows, classes_]: the chosen expert's probabilities; 0 for a class that has not come yet."""
-        x, routes = self._route(X)
+        x = self._rows(X)
         columns = np.searchsorted(self.classes_, np.array(list(self._outputs), dtype=self.classes_.dtype))
         result = np.zeros((len(x), len(self.classes_)))
         if self.mixture:
             result[:, columns] = self._answerer.mixture(x, len(columns))
         else:
+            routes = self._answerer.route(x, self.routing)
             result[:, columns] = self._answerer.probabilities(x, routes, len(columns))
         return result
 
     @in_turn
     def predict_expert(self, X: Rows) -> tuple[IntArray, FloatArray]:
         """Return the expert of each row, and how sure the gate is of it (0 to 1)."""
-        x, routes = self._route(X)
+        x = self._rows(X)
+        routes = self._answerer.route(x, self.routing)
         confidence = self._answerer.confidence(routes, self.routing)
         return np.broadcast_to(routes.expert, len(x)).copy(), np.broadcast_to(confidence, len(x)).copy()
 
     @in_turn
     def predict_unknown(self, X: Rows) -> FloatArray:
         """Return, for each row, how little it is like anything learned; higher is stranger. Needs `joint`."""
-        x, _ = self._route(X)
-        return self._answerer.unknown(x)
+        return self._answerer.unknown(self._rows(X))
 
     @property
     @in_turn
@@ -416,7 +307,8 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             lock_of(self).let_others_in()
         self._waiting.let_go()
 
-    def _route(self, X: Rows) -> tuple[torch.Tensor, Routes]:
+    def _rows(self, X: Rows) -> torch.Tensor:
+        """Check that rows can be answered, and how."""
         self._check_started()
         if not self.__sklearn_is_fitted__():
             raise NotFittedError(
@@ -426,5 +318,4 @@ class GatedExperts(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_choice("routing", self.routing, get_args(Routing))
         x = check_rows(self, X, reset=False)
         check_shape(x, self.input_shape_)
-        rows = torch.from_numpy(x)
-        return rows, self._answerer.route(rows, self.routing)
+        return torch.from_numpy(x)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -59,6 +60,7 @@ def demo(
 ) -> None:
     """Learn Split Digits from an unlabelled stream, in seconds, and write a report that shows what happened."""
     console.print("Ten digits arrive in pairs: five tasks. Nobody tells the learner that there are tasks.")
+    torch.set_num_threads(1)  # images of 8×8 are too small to share; on a busy machine threads wait for each other
     config = replace(build_config("split-digits"), seed=seed, device=resolve_device(device))
     _run_and_show(config, out)
 

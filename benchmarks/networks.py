@@ -1,15 +1,16 @@
-"""Which network should recipe `best` have for photographs? Experts of CIFAR-100, judged on validation rows.
+"""Which network should recipe `best` have for photographs? Boards of `hge gates` over candidates, on validation rows.
 
-    python benchmarks/networks.py [--net plain-32] [--tasks 2] [--device cpu] [--out results/choices/networks.json]
+    python benchmarks/networks.py [--net resnet9-32] [--rate 0.05] [--epochs 20] [--device cuda] [--out FILE]
 
-The first tasks of cif100-10, seed 100, 20 epochs, which are 720 steps a task: no network can count on more in a stream.
-A tenth of the training rows, by content hash, is the validation part. All else is the recipe `best`: flips and crops,
-averaged weights.
+cif100-10, seed 100; a tenth of the training rows, by content hash, is the validation part. All else is the recipe
+`best`: flips and crops, averaged weights. What counts is the joint score's choice for single samples, and how well each
+expert knows its own task.
 """
 
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,20 +19,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import torch
-from averaging import validation_accuracy
 from torch import Tensor, nn
 
-from hge.build import build_scenario, build_spec
-from hge.data.validation import for_choosing
-from hge.keys import Keys
+from hge.gates import gates
 from hge.nets import NETS, Shape
 from hge.recipes import build_config
 from hge.record import environment, write_json
-from hge.stacked import StackedPool
 
 SEED = 100
-RATES = (0.02, 0.05, 0.1)
 
 
 class Residual(nn.Sequential):
@@ -85,35 +80,39 @@ CANDIDATES: dict[str, Callable[[Shape, int], nn.Module]] = {
 }
 
 
+def board(net: str, rate: float, epochs: int, device: str, precision: str, data: Path | None) -> dict[str, Any]:
+    """Train an expert a task and let the joint score choose."""
+    NETS[net] = CANDIDATES[net]
+    config = build_config("cif100-10", recipe="best")
+    config = replace(config, seed=SEED, device=device, precision=precision, net=net, epochs=epochs)
+    config = replace(config, optimiser=replace(config.optimiser, lr=rate))
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        result = gates(config, Path(folder), data=data, validation=True, autoencoder=False)
+    joint = next(row for row in result["scores"] if row["score"] == "joint")
+    row = {"net": net, "lr": rate, "epochs": epochs, "separate": result["separate"]}
+    seconds = round(time.perf_counter() - started, 1)
+    return row | {"gate_accuracy": joint["gate_accuracy"], "mixture": result["mixture"], "seconds": seconds}
+
+
 def main() -> None:
     """Print a table and write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--net", choices=CANDIDATES, action="append", help="may be repeated; all, if none is named")
-    parser.add_argument("--tasks", type=int, default=2)
+    parser.add_argument("--rate", type=float, action="append", help="learning rate; may be repeated")
+    parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("results/choices/networks.json"))
     options = parser.parse_args()
-    config = build_config("cif100-10", recipe="best")
-    config = replace(config, seed=SEED, device=options.device, precision=options.precision)
-    scenario = for_choosing(build_scenario(config, Keys(SEED), options.data))
     rows: list[dict[str, Any]] = []
     protocol = {"seed": SEED, "device": options.device, "precision": options.precision} | environment()
     options.out.parent.mkdir(parents=True, exist_ok=True)
     for name in options.net or CANDIDATES:
-        for rate in RATES:
-            own = replace(build_spec(config, scenario), net=CANDIDATES[name])
-            own = replace(own, optimiser=replace(own.optimiser, lr=rate))
-            pool = StackedPool(own, Keys(SEED), torch.device(options.device))
-            started = time.perf_counter()
-            accuracy = [
-                validation_accuracy(config, pool, number, task)
-                for number, task in enumerate(scenario.tasks[: options.tasks])
-            ]
-            seconds = round(time.perf_counter() - started, 1)
-            rows.append({"net": name, "lr": rate, "accuracy": accuracy, "seconds": seconds})
-            print(f"{name}, learning rate {rate}: {accuracy} % after every 5 epochs, {seconds} s", flush=True)
+        for rate in options.rate or (0.05,):
+            rows.append(board(name, rate, options.epochs, options.device, options.precision, options.data))
+            print(rows[-1], flush=True)
             write_json(options.out, {"part": "validation", "rows": rows, "protocol": protocol})
 
 

@@ -15,14 +15,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from hge.gates import gates
-from hge.nets import NETS, Shape
+from hge.nets import NETS, FourConvolutions, Shape
 from hge.recipes import build_config
 from hge.record import environment, write_json
 
@@ -42,13 +41,6 @@ def convolution(inputs: int, outputs: int, *, pool: bool) -> nn.Sequential:
     """3×3, BatchNorm, ReLU, and half the size if asked."""
     layers = [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
     return nn.Sequential(*layers, *([nn.MaxPool2d(2)] if pool else []))
-
-
-def plain(shape: Shape, outputs: int, *, width: int) -> nn.Module:
-    """Four convolutions."""
-    widths = (shape[0], width, 2 * width, 4 * width, 4 * width)
-    layers = [convolution(a, b, pool=True) for a, b in pairwise(widths)]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * width, outputs))
 
 
 def resnet9(shape: Shape, outputs: int, *, width: int) -> nn.Module:
@@ -71,9 +63,8 @@ def resnet9(shape: Shape, outputs: int, *, width: int) -> nn.Module:
 
 
 CANDIDATES: dict[str, Callable[[Shape, int], nn.Module]] = {
-    "plain-32": partial(plain, width=32),
-    "plain-64": partial(plain, width=64),
-    "plain-128": partial(plain, width=128),
+    "conv4-64": partial(FourConvolutions, width=64),
+    "conv4": NETS["conv4"],
     "resnet9-32": partial(resnet9, width=32),
     "resnet9-64": partial(resnet9, width=64),
     "resnet18-cifar": NETS["resnet18-cifar"],

@@ -12,10 +12,13 @@ from sklearn.metrics import roc_auc_score
 from hge import GatedExperts
 from hge.answer import Answerer
 from hge.build import build_pool, build_scenario
-from hge.calibration import GROWTH
+from hge.calibration import GROWTH, Calibration, Effort
+from hge.expert import Expert, Remembered, Replay
 from hge.keys import Keys
 from hge.learner import Learner
 from hge.recipes import build_config
+from hge.switch import LossStats
+from hge.types import Batch
 
 
 def rows() -> tuple[np.ndarray, np.ndarray]:
@@ -130,3 +133,28 @@ def test_without_a_joint_there_is_neither_mixture_nor_unknown() -> None:
         plain.predict_unknown(X[:4])
     with pytest.raises(ValueError, match="mixture"):
         Answerer(plain._learner).mixture(torch.from_numpy(X[:4]).float(), 2)
+
+
+def test_many_experts_cost_no_more_rows_and_no_more_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hge.calibration.FULL", Effort(rows=100, iterations=5))
+    monkeypatch.setattr("hge.calibration.FEATURES_IN_ALL", 20)
+    config = replace(build_config("split-digits"), device="cpu", batch_size=32)
+    keys = Keys(0)
+    scenario = build_scenario(config, keys, None)
+    pool = build_pool(config, scenario, keys)
+    experts = [Expert(k, LossStats(), Replay(3)) for k in range(4)]
+    for expert, task in zip(experts, scenario.tasks, strict=False):
+        pool.create(expert.id)
+        batch = task.train.whole()
+        for step in range(3):
+            part = Batch(batch.x[32 * step : 32 * step + 32], batch.y[32 * step : 32 * step + 32])
+            expert.losses.update(pool.train(expert.id, part, step))
+            expert.replay.add(Remembered(step, part), step)
+    calibration = Calibration(pool, experts[:1])
+    calibration.fit(Effort(rows=100, iterations=5))
+    assert len(calibration._columns[0, 0][1]) == 96
+    calibration.experts = experts
+    calibration.fit(Effort(rows=100, iterations=5))
+    assert [len(columns) for _, columns in calibration._columns.values()] == [24] * 16  # 384 rows, each fourth
+    assert calibration.joint is not None
+    assert [reader.feature_basis.shape[1] for reader in calibration.joint.readers] == [5] * 4

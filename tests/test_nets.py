@@ -69,3 +69,9 @@ def test_images_are_required_by_name() -> None:
         ValueError, match=r"resnet18: got inputs of shape \(64,\), expected \(channels, height, width\)"
     ):
         NETS["resnet18"]((64,), 10)
+
+
+def test_four_convolutions_need_room_for_four_halvings() -> None:
+    assert NETS["conv4"]((1, 16, 20), 7)(torch.rand(2, 1, 16, 20)).shape == (2, 7)
+    with pytest.raises(ValueError, match=r"conv4: got images of 15 × 32, expected at least 16 × 16"):
+        NETS["conv4"]((3, 15, 32), 10)

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from hge.expert import Expert
 from hge.gate import FloatArray, IntArray
-from hge.joint import Evidence, Joint, Reader, fit_joint
+from hge.joint import FEATURES_IN_ALL, Evidence, Joint, Reader, fit_joint
 from hge.pool import ExpertPool
 
 GROWTH = 2
@@ -28,6 +29,7 @@ class Effort:
 
 ROUGH, FULL = Effort(rows=2_000, iterations=40), Effort(rows=12_800, iterations=200)
 """In the middle of a stream, and at its end."""
+ROWS_AT_ONCE = 512
 
 
 @dataclass
@@ -41,6 +43,8 @@ class Calibration:
     """Experts that the joint knows;"""
     trained_at_fit: int = 0
     """and on how many batches they had been trained, all together."""
+    _every: int = 1
+    """Of the rows that an expert remembers each so-manieth is looked at, so that many experts cost no more memory."""
     _readers: dict[int, tuple[int, Reader]] = field(default_factory=dict)
     _columns: dict[tuple[int, int], tuple[tuple[int, int], FloatArray]] = field(default_factory=dict)
 
@@ -63,13 +67,18 @@ class Calibration:
         known = [e for e in self.experts if e.replay.kept]
         if len(known) < len(self.experts):
             return  # an expert that was never trained, at the very beginning
-        readers = [self._reader(e) for e in known]
-        labels = [_labels(e) for e in known]
-        read = np.concatenate([np.concatenate([self._read(e, o) for e in known], axis=1) for o in known])
+        self._thin_out(sum(len(kept.batch) for e in known for kept in e.replay.kept))
+        readers = [self._reader(e).leading(FEATURES_IN_ALL // len(known)) for e in known]
+        labels = [self._labels(e) for e in known]
         expert = np.repeat([e.id for e in known], [len(own) for own in labels])
-        thin = slice(None, None, -(-len(read) // effort.rows))
-        label = np.concatenate(labels)[thin]
-        self.joint = fit_joint(readers, read[thin], expert[thin], label, effort.iterations, self.pool.device)
+        rows = np.arange(0, len(expert), -(-len(expert) // effort.rows))
+        columns = [
+            np.concatenate([self._read(e, owner) for owner in known])[rows, : len(r.scale)]
+            for e, r in zip(known, readers, strict=True)
+        ]
+        read = np.concatenate(columns, axis=1, dtype=np.float64)
+        label = np.concatenate(labels)[rows]
+        self.joint = fit_joint(readers, read, expert[rows], label, effort.iterations, self.pool.device)
         self.known, self.trained_at_fit = len(known), self._trained
 
     def evidence(self, x: Tensor) -> list[Evidence]:
@@ -77,26 +86,38 @@ class Calibration:
         assert self.joint is not None
         return [self.pool.evidence(expert, x) for expert in range(len(self.joint.readers))]
 
+    def _thin_out(self, rows: int) -> None:
+        """Look at fewer rows of each, once all together have become too many; by halves, so that it is seldom."""
+        every = 1
+        while rows > every * FULL.rows:
+            every *= 2
+        if every != self._every:
+            self._every = every
+            self._readers.clear()
+            self._columns.clear()
+
     def _reader(self, expert: Expert) -> Reader:
         version = expert.batches_trained
         if self._readers.get(expert.id, (-1,))[0] != version:
-            self._readers[expert.id] = version, Reader.of(self._look(expert, expert), _labels(expert))
+            self._readers[expert.id] = version, Reader.of(self._look(expert, expert), self._labels(expert))
         return self._readers[expert.id][1]
 
     def _read(self, expert: Expert, owner: Expert) -> FloatArray:
         key, version = (expert.id, owner.id), (expert.batches_trained, owner.batches_trained)
         if key not in self._columns or self._columns[key][0] != version:
-            self._columns[key] = version, self._reader(expert).read(self._look(expert, owner))
+            columns = self._reader(expert).read(self._look(expert, owner))
+            self._columns[key] = version, columns.astype(np.float32)
         return self._columns[key][1]
 
     def _look(self, expert: Expert, owner: Expert) -> Evidence:
         """Return what an expert knows of the rows that another one remembers."""
-        seen = [self.pool.evidence(expert.id, kept.batch.x) for kept in owner.replay.kept]
+        rows = torch.cat([kept.batch.x for kept in owner.replay.kept])[:: self._every]
+        seen = [self.pool.evidence(expert.id, part) for part in torch.split(rows, ROWS_AT_ONCE)]
         parts, logits, features = (
             np.concatenate([getattr(e, name) for e in seen]) for name in ("parts", "logits", "features")
         )
         return Evidence(parts, logits, features)
 
-
-def _labels(expert: Expert) -> IntArray:
-    return np.concatenate([kept.batch.y.cpu().numpy() for kept in expert.replay.kept])
+    def _labels(self, expert: Expert) -> IntArray:
+        labels: IntArray = torch.cat([kept.batch.y for kept in expert.replay.kept])[:: self._every].cpu().numpy()
+        return labels

@@ -18,8 +18,8 @@ from scipy.special import log_softmax, logsumexp, softmax
 from hge.gate import FloatArray, IntArray
 from hge.regression import softmax_regression
 
-FEATURES = 32
-"""Principal coordinates of an expert's features that are looked at."""
+FEATURES, FEATURES_IN_ALL = 128, 2048
+"""Principal coordinates of an expert's features that are looked at, and of all experts' together, at the most."""
 FEATURE_SCALE = 0.1
 """Features are many and less telling than scores: the prior allows them this much less weight."""
 TAIL = 3.0
@@ -77,6 +77,10 @@ class Reader:
         columns = np.concatenate([(values - self.centre) / self.spread, coordinates], axis=1)
         drawn_in: FloatArray = TAIL * np.arcsinh(np.nan_to_num(columns, nan=0.0) / TAIL)
         return drawn_in
+
+    def leading(self, features: int) -> Reader:
+        """Return a reader of no more than so many features: of the same columns, the first ones."""
+        return replace(self, feature_basis=np.ascontiguousarray(self.feature_basis[:, :features]))
 
     @property
     def scale(self) -> FloatArray:

@@ -53,7 +53,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        net : {"mlp", "mlp-wide", "mlp-relu-logits", "resnet18", "resnet18-cifar"} or callable
+        net : {"mlp", "mlp-wide", "mlp-relu-logits", "resnet18", "resnet18-cifar", "conv4"} or callable
             Network of every expert, or a factory `(shape of one input, outputs) -> nn.Module` that returns logits.
         gate_score : {"subspace", "class-subspace", "autoencoder"}
             How an expert's suitability for an input is measured.

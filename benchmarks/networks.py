@@ -1,6 +1,6 @@
 """Which network should recipe `best` have for photographs? Boards of `hge gates` over candidates, on validation rows.
 
-    python benchmarks/networks.py [--net resnet9-32] [--rate 0.05] [--epochs 20] [--device cuda] [--out FILE]
+    python benchmarks/networks.py [--net resnet9-32] [--rate 0.05] [--features 128] [--epochs 20] [--device cuda]
 
 cif100-10, seed 100; a tenth of the training rows, by content hash, is the validation part. All else is the recipe
 `best`: flips and crops, averaged weights. What counts is the joint score's choice for single samples, and how well each
@@ -15,11 +15,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
+from hge import joint
 from hge.gates import gates
 from hge.nets import NETS, FourConvolutions, Shape
 from hge.recipes import build_config
@@ -71,19 +73,20 @@ CANDIDATES: dict[str, Callable[[Shape, int], nn.Module]] = {
 }
 
 
-def board(net: str, rate: float, epochs: int, device: str, precision: str, data: Path | None) -> dict[str, Any]:
-    """Train an expert a task and let the joint score choose."""
+def board(net: str, rate: float, features: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Train an expert a task and let the joint score choose, by so many features of an expert."""
     NETS[net] = CANDIDATES[net]
+    joint.FEATURES = features
     config = build_config("cif100-10", recipe="best")
-    config = replace(config, seed=SEED, device=device, precision=precision, net=net, epochs=epochs)
+    config = replace(config, seed=SEED, device=options.device, precision=options.precision)
+    config = replace(config, net=net, epochs=options.epochs)
     config = replace(config, optimiser=replace(config.optimiser, lr=rate))
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        result = gates(config, Path(folder), data=data, validation=True, autoencoder=False)
-    joint = next(row for row in result["scores"] if row["score"] == "joint")
-    row = {"net": net, "lr": rate, "epochs": epochs, "separate": result["separate"]}
-    seconds = round(time.perf_counter() - started, 1)
-    return row | {"gate_accuracy": joint["gate_accuracy"], "mixture": result["mixture"], "seconds": seconds}
+        result = gates(config, Path(folder), data=options.data, validation=True, autoencoder=False)
+    gate_accuracy = next(row["gate_accuracy"] for row in result["scores"] if row["score"] == "joint")
+    row = {"net": net, "lr": rate, "epochs": options.epochs, "features": features, "separate": result["separate"]}
+    return row | {"gate_accuracy": gate_accuracy, "seconds": round(time.perf_counter() - started, 1)}
 
 
 def main() -> None:
@@ -91,6 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--net", choices=CANDIDATES, action="append", help="may be repeated; all, if none is named")
     parser.add_argument("--rate", type=float, action="append", help="learning rate; may be repeated")
+    parser.add_argument("--features", type=int, action="append", help="of an expert in the joint; may be repeated")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", default="fp32")
@@ -100,11 +104,10 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     protocol = {"seed": SEED, "device": options.device, "precision": options.precision} | environment()
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    for name in options.net or CANDIDATES:
-        for rate in options.rate or (0.05,):
-            rows.append(board(name, rate, options.epochs, options.device, options.precision, options.data))
-            print(rows[-1], flush=True)
-            write_json(options.out, {"part": "validation", "rows": rows, "protocol": protocol})
+    for name, rate, features in product(options.net or CANDIDATES, options.rate or [0.05], options.features or [128]):
+        rows.append(board(name, rate, features, options))
+        print(rows[-1], flush=True)
+        write_json(options.out, {"part": "validation", "rows": rows, "protocol": protocol})
 
 
 if __name__ == "__main__":

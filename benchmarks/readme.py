@@ -138,6 +138,8 @@ def speed_table() -> str:
         on_gpu = name.startswith("h200")
         for way in ("sticky", "literal"):
             rows = [row for row in document["steps"] if row["loop"] == f"GE {way}"]
+            if not rows:
+                continue
             ratio = {r["experts"]: r["ratio_to_graphed" if on_gpu else "ratio_to_eager"]["median"] for r in rows}
             subject = rows[0]["subject"]
             device = "H200" if on_gpu else "CPU, 2 cores"
@@ -153,13 +155,15 @@ def boards_of(stem: str) -> tuple[str, list[dict[str, Any]]]:
     assert {board["part"] for board in boards} == {"test"}
     assert [board["protocol"]["seed"] for board in boards] == list(range(GATE_SEEDS))
     told = boards[0]["protocol"]
-    return f"{told['scenario']}, {told['recipe']}, {told['epochs']}", boards
+    nets = {board["protocol"]["net"] for board in boards}
+    assert len(nets) == 1
+    return f"{told['scenario']}, {told['recipe']} ({nets.pop()}), {told['epochs']}", boards
 
 
 def gates_table() -> str:
     """How often the joint score finds the right expert."""
     lines = [
-        f"| scenario, recipe, epochs | {' | '.join(GROUPS)} | best other score, 1 | best other score, 128 "
+        f"| scenario, recipe (network), epochs | {' | '.join(GROUPS)} | best other score, 1 | best other score, 128 "
         "| paper's GE, 128 | accuracy, 1 | accuracy, 128 |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
@@ -180,7 +184,7 @@ def gates_table() -> str:
 def leaderboard_table() -> str:
     """How often each score finds the right expert, and at what cost."""
     lines = [
-        f"| scenario, recipe, epochs | score | {' | '.join(GROUPS)} | accuracy, 1 | multiply-adds | µs |",
+        f"| scenario, recipe (network), epochs | score | {' | '.join(GROUPS)} | accuracy, 1 | multiply-adds | µs |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for stem, _ in GATES:
@@ -197,7 +201,7 @@ def leaderboard_table() -> str:
 def unknown_table() -> str:
     """How well a task that nobody learned is told from the others."""
     lines = [
-        "| scenario, recipe, epochs | Separate | mixture of all answers, 1 | area under the curve |",
+        "| scenario, recipe (network), epochs | Separate | mixture of all answers, 1 | area under the curve |",
         "|---|---|---|---|",
     ]
     for stem, _ in GATES:

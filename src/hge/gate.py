@@ -76,6 +76,14 @@ class Tree:
 
     nodes: list[Node] = field(default_factory=lambda: [Node(expert=-1, parent=-1)])
     children: list[list[int]] = field(default_factory=lambda: [[]])
+    _owners: IntArray = field(default_factory=lambda: np.array([-1]), repr=False, compare=False)
+
+    @property
+    def owners(self) -> IntArray:
+        """[nodes] Each node's expert; -1 at the root. Kept: with many experts, making it takes longer than a search."""
+        if len(self._owners) != len(self.nodes):
+            self._owners = np.array([node.expert for node in self.nodes], dtype=np.int64)
+        return self._owners
 
     @property
     def experts(self) -> list[int]:
@@ -129,7 +137,7 @@ class Tree:
 
         All groups walk at once; the loop is over the nodes they stand at. Each expert is asked once.
         """
-        answers = _Answers(score, 1 + max(self.experts), groups)
+        answers = _Answers(score, 1 + int(self.owners.max()), groups)
         best, node = np.full(groups, np.inf), np.full(groups, ROOT)
         frontier = [(ROOT, np.arange(groups))]
         while frontier:
@@ -137,7 +145,7 @@ class Tree:
             children = np.array(self.children[n], dtype=np.int64)
             if not len(children) or not len(members):
                 continue
-            scores = answers.ask([self.nodes[c].expert for c in children], members)
+            scores = answers.ask(self.owners[children].tolist(), members)
             choice = scores.argmin(axis=0)
             lowest = scores[choice, np.arange(len(members))]
             improves = lowest < best[members]
@@ -174,7 +182,7 @@ class Tree:
         The tree says whom to ask first. A group that no expert recognises asks everybody, but for branches that are
         surely not its own (`settle.beyond`), and gets the lowest score, as from a flat gate.
         """
-        answers = _Answers(score, 1 + max(self.experts), groups)
+        answers = _Answers(score, 1 + int(self.owners.max()), groups)
         best, node = np.full(groups, np.inf), np.full(groups, ROOT)
         promise = np.full((len(self.nodes), groups), np.inf)  # score of a node's expert; inf: nothing to look for below
         promise[ROOT] = -np.inf
@@ -227,7 +235,7 @@ class Tree:
         children = self.children[n]
         if len(children) < 2 or not len(members):
             return
-        scores = answers.scores[np.ix_(np.array([self.nodes[c].expert for c in children]), members)]
+        scores = answers.scores[np.ix_(self.owners[children], members)]
         nearest = scores.argmin(axis=0)
         for i, child in enumerate(children):
             if not self.children[child]:
@@ -264,8 +272,7 @@ class Tree:
         return difference
 
     def _routes(self, node: IntArray, answers: _Answers) -> Routes:
-        expert = np.array([n.expert for n in self.nodes], dtype=np.int64)[node]
-        return Routes(expert, node, answers.scores)
+        return Routes(self.owners[node], node, answers.scores)
 
 
 class _Answers:
@@ -293,5 +300,5 @@ class _Answers:
         else:
             for i in distinct:
                 self.ask_one(i, groups)
-        answered: FloatArray = self.scores[np.ix_(np.array(ids), groups)]
+        answered: FloatArray = self.scores[cells if len(distinct) == len(ids) else np.ix_(np.array(ids), groups)]
         return answered

@@ -7,8 +7,10 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 from math import inf, nan
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -16,7 +18,8 @@ import torch
 
 from hge.baselines.separate import Separate, ToldAnswers
 from hge.baselines.tame import Tame, TameAnswers
-from hge.build import build_pool, build_scenario
+from hge.build import build_learner, build_pool, build_scenario
+from hge.checkpoint import Checkpoints, read_checkpoint
 from hge.config import OptimiserConfig, RunConfig, ScoreConfig, TameConfig, override
 from hge.events import Event, ExpertChanged, ExpertCreated, UpdateSkipped
 from hge.keys import Keys
@@ -254,7 +257,31 @@ def test_blended_streams_run(tmp_path: Path) -> None:
         assert len(result["visits"]) >= 3
 
 
-def test_baselines_have_no_checkpoints(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="resume: got method tame, expected ge"):
-        run(build_config("split-digits", "tame"), tmp_path / "here", resume=True)
+def test_trees_of_separate_experts_have_no_checkpoints(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="resume: got method organise, expected one of ge, ge-no-review, hge"):
+        run(build_config("split-digits", "organise"), tmp_path / "here", resume=True)
     assert not (tmp_path / "here").exists()
+
+
+def test_tame_forgets_the_same_samples_after_a_checkpoint(tmp_path: Path) -> None:
+    """A new expert shrinks the buffers of all others, on which they were not trained: their files must be new, too."""
+    config = build_config("split-digits", "tame")
+    keys = Keys(0)
+    scenario = build_scenario(config, keys, None)
+    batches = [batch for _, batch in islice(scenario.stream(config.batch_size, 1, keys), 6)]
+    learner, later = (cast(Tame, build_learner(config, scenario, keys, lambda event: None)) for _ in range(2))
+    for batch in batches[:4]:
+        learner.learn(batch)
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.write(learner.take(), {})
+    learner._new_expert()
+    learner.config = replace(learner.config, buffer=60)
+    learner._share_buffer()
+    checkpoints.write(learner.take(), {})
+    later.config = learner.config
+    later.restore(read_checkpoint(tmp_path)[0])
+    assert len(learner.experts[0].buffer.kept) < 4
+    for mine, theirs in zip(learner.experts, later.experts, strict=True):
+        assert [kept.step for kept in mine.buffer.kept] == [kept.step for kept in theirs.buffer.kept]
+        assert mine.buffer.capacity == theirs.buffer.capacity
+    assert [learner.learn(batch) for batch in batches[4:]] == [later.learn(batch) for batch in batches[4:]]

@@ -106,12 +106,9 @@ def test_scenarios_are_listed(tmp_path: Path) -> None:
         (["run", "split-digits", "--set", "device=toaster"], "device: got 'toaster'"),
         (["run", "split-digits", "--set", "net=resnet18"], "resnet18: got inputs of shape (64,)"),
         (["run", "split-digits", "--epochs-scale", "1e308"], "epochs_scale: got 1e+308"),
-        *(
-            (
-                ["run", "split-digits", "--method", method, "--resume"],
-                f"resume: got method {method}, expected ge, ge-no",
-            )
-            for method in ("organise", "tame")
+        (
+            ["run", "split-digits", "--method", "organise", "--resume"],
+            "resume: got method organise, expected one of ge, ge-no",
         ),
         (["report", "nothing"], "no result.json there"),
         (["trees", "nothing"], "no result.json there"),
@@ -154,7 +151,8 @@ def test_ctrl_c_keeps_what_was_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "every", "can_go_on"), [("hge", 2_000, True), ("hge", 0, False), ("tame", 2_000, False)]
+    ("method", "every", "can_go_on"),
+    [("hge", 2_000, True), ("hge", 0, False), ("tame", 2_000, True), ("organise", 2_000, False)],
 )
 def test_going_on_is_offered_only_where_it_is_possible(
     method: str, every: int, can_go_on: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -163,6 +161,7 @@ def test_going_on_is_offered_only_where_it_is_possible(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "run", interrupted)
+    monkeypatch.setattr(cli, "organise", interrupted)
     with pytest.raises(KeyboardInterrupt):
         cli._run_and_show(build_config("split-digits", method), Path("here"), checkpoint_every=every)
     assert ("--resume goes on" in capsys.readouterr().out) == can_go_on

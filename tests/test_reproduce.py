@@ -118,7 +118,13 @@ def test_results_that_are_there_have_the_names_of_their_runs() -> None:
     for file in (ROOT / "results" / SUBFOLDER).glob("*.json"):
         told = json.loads(file.read_text())["protocol"]
         scale = told["epochs"] / build_config(told["scenario"], told["method"], told["recipe"]).epochs
-        made = jobs_of([(told["scenario"], told["method"])], recipe=told["recipe"], seeds=5, epochs_scale=scale)
+        made = jobs_of(
+            [(told["scenario"], told["method"])],
+            recipe=told["recipe"],
+            seeds=5,
+            epochs_scale=scale,
+            precision=told["precision"],
+        )
         assert file.stem in {job.name for job in made}
 
 

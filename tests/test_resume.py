@@ -42,7 +42,16 @@ def outcome(folder: Path, result: dict[str, Any]) -> tuple[bytes, bytes, dict[st
 
 
 @pytest.mark.parametrize(
-    ("method", "recipe"), [("ge", "default"), ("hge", "default"), ("hge", "paper"), ("ge", "best"), ("ge", "paper")]
+    ("method", "recipe"),
+    [
+        ("ge", "default"),
+        ("hge", "default"),
+        ("hge", "paper"),
+        ("ge", "best"),
+        ("ge", "paper"),
+        ("separate", "default"),
+        ("tame", "default"),
+    ],
 )
 def test_cut_off_twice_and_resumed(method: str, recipe: str, tmp_path: Path) -> None:
     config = config_of(method, recipe)

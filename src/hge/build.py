@@ -23,16 +23,17 @@ from hge.pool import EagerPool, ExpertPool, PoolSpec, resolve_device
 from hge.stacked import StackedPool
 
 AnyLearner = Learner | Tame | Separate
-RESUMABLE = frozenset({"ge", "ge-no-review", "hge"})
-"""Methods that can be stopped, asked and resumed at any batch; the baselines cannot."""
-RESUMABLE_NAMES = "ge, ge-no-review or hge"
+TRACKED = frozenset({"ge", "ge-no-review", "hge"})
+"""Methods that can answer in the middle of a stream."""
+RESUMABLE = TRACKED | {"separate", "tame"}
+"""Methods that can be stopped and resumed at any batch."""
 
 
 def check(config: RunConfig) -> None:
     """Reject settings that cannot run, before anything is made."""
     resolve_device(config.device)
-    if config.track and config.method not in RESUMABLE:
-        raise ValueError(f"track: got method {config.method}, expected {RESUMABLE_NAMES}")
+    if config.track and config.method not in TRACKED:
+        raise ValueError(f"track: got method {config.method}, expected one of {', '.join(sorted(TRACKED))}")
     info = SCENARIOS[config.scenario]
     if config.mix and config.mix not in SCENARIOS:
         raise ValueError(f"mix: got {config.mix!r}, expected one of {', '.join(SCENARIOS)}")
@@ -46,7 +47,7 @@ def check(config: RunConfig) -> None:
 def check_resumable(method: str) -> None:
     """Reject a method that cannot go on from a checkpoint."""
     if method not in RESUMABLE:
-        raise ValueError(f"resume: got method {method}, expected {RESUMABLE_NAMES}")
+        raise ValueError(f"resume: got method {method}, expected one of {', '.join(sorted(RESUMABLE))}")
 
 
 def build_scenario(config: RunConfig, keys: Keys, data: Path | None) -> Scenario:

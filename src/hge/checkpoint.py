@@ -38,7 +38,7 @@ class Checkpoints:
 
     folder: Path
     keep: int = KEEP
-    _written: dict[int, tuple[int, dict[str, Any]]] = field(default_factory=dict)
+    _written: dict[int, tuple[Any, dict[str, Any]]] = field(default_factory=dict)
     """expert -> batches on which it had been trained, and its file. Only what this object wrote itself is trusted."""
 
     def write(self, snapshot: Snapshot, facts: Mapping[str, Any]) -> Path:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote_plus
 
-from hge.build import RESUMABLE
+from hge.build import TRACKED
 from hge.config import RunConfig, override
 from hge.paper_tables import TITLES, paper_table
 from hge.recipes import build_config, changes
@@ -114,7 +114,7 @@ def build_jobs(
         config = build_config(scenario, method, recipe, epochs_scale=epochs_scale)
         for assignment in (f"precision={precision}", *assignments):
             config = override(config, assignment)
-        made.append(replace(config, device=device, track=track and method in RESUMABLE))
+        made.append(replace(config, device=device, track=track and method in TRACKED))
     return [Job(_name(config, seed), replace(config, seed=seed)) for seed in range(seeds) for config in made]
 
 

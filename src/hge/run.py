@@ -95,7 +95,7 @@ class Journey:
         self.ledger = Ledger()
         self.tracker = _build_tracker(config, self.scenario) if config.track else None
         self.checkpoints = Checkpoints(folder / CHECKPOINTS)
-        self.checkpoint_every = checkpoint_every if isinstance(self.learner, Learner) else 0
+        self.checkpoint_every = checkpoint_every
         self.skipped: list[int] = []
         """Places in the stream of the bad batches that were skipped."""
         self.files: dict[str, int] | None = None
@@ -105,15 +105,17 @@ class Journey:
         """Come to where the last checkpoint was taken; where there is none, begin at the beginning."""
         config, learner = self.config, self.learner
         check_resumable(config.method)
-        assert isinstance(learner, Learner)
         if not has_checkpoint(self.checkpoints.folder):
             return
         snapshot, facts = read_checkpoint(self.checkpoints.folder)
         if "config" not in facts or RunConfig.from_json(facts["config"]) != config:
             raise ValueError(f"resume: got other settings than those of the run in {self.folder}, expected the same")
-        restore(learner, snapshot)
+        if isinstance(learner, Learner):
+            restore(learner, snapshot)
+        else:
+            learner.restore(snapshot)
         self.skipped, self.files = facts["skipped"], facts["files"]
-        schedule = self.scenario.schedule(config.batch_size, config.epochs, learner.keys)
+        schedule = self.scenario.schedule(config.batch_size, config.epochs, Keys(config.seed))
         draws = enumerate(islice(schedule, learner.steps + len(self.skipped)))
         self.ledger = Ledger.from_json(facts["ledger"], [task for n, (task, _) in draws if n not in self.skipped])
         if self.tracker:
@@ -140,8 +142,8 @@ class Journey:
                 if ledger.runaway:
                     break
             recorder.events(feed.take_pending())
-            if isinstance(learner, Learner) and not ledger.runaway:
-                self._rest(learner, feed, recorder)
+            if not ledger.runaway:
+                self._rest(feed, recorder)
         seconds = time.perf_counter() - started
         self._check_end(feed)
         learner.end_stream()
@@ -178,15 +180,16 @@ class Journey:
             tracker.answer(learner.steps, first[0], Answerer(learner), self.scenario.classes)
         return chain(first, islice(feed, length - 1))
 
-    def _rest(self, learner: Learner, feed: Feed, recorder: RunRecorder) -> None:
+    def _rest(self, feed: Feed, recorder: RunRecorder) -> None:
         """Between two stretches nothing is under way: time for questions, and for a checkpoint."""
-        if self.tracker:
+        learner = self.learner
+        if self.tracker and isinstance(learner, Learner):
             self.tracker.test(feed.position, Answerer(learner), self.scenario.tasks, self.scenario.classes)
         due = self.checkpoint_every and learner.steps % self.checkpoint_every == 0 and feed.position < self.total
         if due or (feed.error is not None and self.checkpoint_every):
-            self._save(learner, feed, recorder)
+            self._save(feed, recorder)
 
-    def _save(self, learner: Learner, feed: Feed, recorder: RunRecorder) -> None:
+    def _save(self, feed: Feed, recorder: RunRecorder) -> None:
         """Write a checkpoint. If the disk is full, the run goes on without it, and the one before it stays."""
         facts = {
             "config": self.config.as_json(),
@@ -196,7 +199,8 @@ class Journey:
             "tracked": self.tracker.as_json() if self.tracker else None,
         }
         try:
-            self.checkpoints.write(take(learner), facts)
+            learner = self.learner
+            self.checkpoints.write(take(learner) if isinstance(learner, Learner) else learner.take(), facts)
         except OSError as error:
             trouble = f"checkpoint at batch {feed.position}: {error.strerror}"
             warnings.warn(f"{trouble}; the run goes on, the checkpoint before it is kept", stacklevel=5)

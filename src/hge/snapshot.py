@@ -65,12 +65,12 @@ def take(learner: Learner) -> Snapshot:
         "calibration": _calibration(learner, tensors),
     }
     for place, entry in enumerate(learner.recent):
-        _put(tensors, f"recent.{place}", entry.batch)
+        put_batch(tensors, f"recent.{place}", entry.batch)
     experts = []
     for expert in learner.experts:
         own = {f"pool.{name}": tensor for name, tensor in learner.pool.state(expert.id).items()}
         for place, kept in enumerate(expert.replay.kept):
-            _put(own, f"replay.{place}", kept.batch)
+            put_batch(own, f"replay.{place}", kept.batch)
         experts.append(own)
     return Snapshot(facts, tensors, experts)
 
@@ -93,23 +93,25 @@ def _restore(learner: Learner, snapshot: Snapshot) -> None:
         learner.pool.load_state(expert.id, state)
         expert.losses, expert.undone = LossStats(**fact["losses"]), fact["undone"]
         expert.replay.seen = fact["seen"]
-        batches = [_get(own, f"replay.{place}", device) for place in range(len(fact["remembered"]))]
+        batches = [get_batch(own, f"replay.{place}", device) for place in range(len(fact["remembered"]))]
         expert.replay.kept = [Remembered(s, b) for s, b in zip(fact["remembered"], batches, strict=True)]
     learner.steps, learner.last_used = facts["steps"], facts["last_used"]
     learner.newcomers, learner.evaluations = list(facts["newcomers"]), Counter(facts["evaluations"])
     learner.recent.previous_expert = facts["recent"]["previous_expert"]
     for place, (step, who) in enumerate(facts["recent"]["entries"]):
-        learner.recent.append(RecentEntry(step, _get(snapshot.tensors, f"recent.{place}", device), who))
+        learner.recent.append(RecentEntry(step, get_batch(snapshot.tensors, f"recent.{place}", device), who))
     _restore_guard(learner, facts["guard"], snapshot.tensors)
     _restore_organisation(learner.organisation, facts["organisation"], snapshot.tensors)
     _restore_calibration(learner, facts["calibration"], snapshot.tensors)
 
 
-def _put(tensors: dict[str, Tensor], name: str, batch: Batch) -> None:
+def put_batch(tensors: dict[str, Tensor], name: str, batch: Batch) -> None:
+    """Add a batch to named tensors."""
     tensors |= {f"{name}.x": batch.x.cpu().contiguous(), f"{name}.y": batch.y.cpu().contiguous()}
 
 
-def _get(tensors: Mapping[str, Tensor], name: str, device: torch.device) -> Batch:
+def get_batch(tensors: Mapping[str, Tensor], name: str, device: torch.device) -> Batch:
+    """Return a batch that `put_batch` added."""
     return Batch(tensors[f"{name}.x"], tensors[f"{name}.y"]).to(device)
 
 

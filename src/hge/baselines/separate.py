@@ -17,6 +17,7 @@ from hge.events import Emit, ExpertChanged, ExpertCreated, UpdateSkipped
 from hge.gate import FloatArray, Routes, Tree
 from hge.learner import Step, pulling
 from hge.pool import ExpertPool
+from hge.snapshot import Snapshot
 from hge.switch import LossStats
 from hge.types import Batch
 
@@ -37,6 +38,8 @@ class Separate:
         self.expert_of: dict[int, int] = {}
         """task -> expert."""
         self.experts: list[int] = []
+        self.batches: list[int] = []
+        """Batches that each expert was given."""
         self.newcomers: list[int] = []
         self.tree = Tree()
         self.steps = 0
@@ -81,6 +84,7 @@ class Separate:
     def _told(self, expert: int, loss: float) -> Step:
         trained = ((self.steps, expert),) if isfinite(loss) else ()
         self.steps += 1
+        self.batches[expert] += 1
         return Step(self.steps - 1, expert, loss, inf, False, 0, trained)
 
     def end_stream(self) -> None:
@@ -90,8 +94,29 @@ class Separate:
         expert = len(self.experts)
         self.pool.create(expert)
         self.experts.append(expert)
+        self.batches.append(0)
         self.tree.add(expert)
         return expert
+
+    def take(self) -> Snapshot:
+        """Copy the state. It must not be in the middle of `learn_told`."""
+        facts = {
+            "steps": self.steps,
+            "active": self.active,
+            "expert_of": list(self.expert_of.items()),
+            "experts": [{"batches": batches} for batches in self.batches],
+        }
+        return Snapshot(facts, {}, [self.pool.state(expert) for expert in self.experts])
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Become what the snapshot was taken of."""
+        facts = snapshot.facts
+        while len(self.experts) < len(facts["experts"]):
+            self._new_expert()
+        for expert, state in zip(self.experts, snapshot.experts, strict=True):
+            self.pool.load_state(expert, state)
+        self.steps, self.active, self.expert_of = facts["steps"], facts["active"], dict(facts["expert_of"])
+        self.batches = [fact["batches"] for fact in facts["experts"]]
 
 
 @dataclass(frozen=True)

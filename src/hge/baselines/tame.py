@@ -40,6 +40,7 @@ from hge.gate import FloatArray, Routes, Tree
 from hge.keys import Keys
 from hge.learner import Step
 from hge.pool import ExpertPool
+from hge.snapshot import Snapshot, get_batch, put_batch
 from hge.types import Batch
 
 
@@ -203,6 +204,44 @@ class Tame:
             self.keys.rng("replay", self.steps, expert.id).shuffle(expert.buffer.kept)
             del expert.buffer.kept[batches:]
             expert.buffer.capacity = batches
+
+    def take(self) -> Snapshot:
+        """Copy the state. The selector is not part of it: it is trained when the stream has ended."""
+        experts = [self.pool.state(e.id) for e in self.experts]
+        for expert, own in zip(self.experts, experts, strict=True):
+            for place, kept in enumerate(expert.buffer.kept):
+                put_batch(own, f"buffer.{place}", kept.batch)
+        facts = {
+            "steps": self.steps,
+            "active": self.active.id,
+            "batch_rows": self.batch_rows,
+            "experts": [
+                {
+                    "batches": [e.buffer.seen, len(self.experts), self.batch_rows],  # its buffer hangs on all three
+                    "seen": e.buffer.seen,
+                    "recent": list(e.losses.recent),
+                    "smoothed": e.losses.smoothed,
+                    "remembered": [kept.step for kept in e.buffer.kept],
+                }
+                for e in self.experts
+            ],
+        }
+        return Snapshot(facts, {}, experts)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Become what the snapshot was taken of."""
+        facts, device = snapshot.facts, self.pool.device
+        while len(self.experts) < len(facts["experts"]):
+            self._new_expert()
+        self.steps, self.active = facts["steps"], self.experts[facts["active"]]
+        self.batch_rows = facts["batch_rows"]
+        self._share_buffer()
+        for expert, own, fact in zip(self.experts, snapshot.experts, facts["experts"], strict=True):
+            self.pool.load_state(expert.id, {n: t for n, t in own.items() if not n.startswith("buffer.")})
+            expert.losses.recent.extend(fact["recent"])
+            expert.losses.smoothed, expert.buffer.seen = fact["smoothed"], fact["seen"]
+            batches = [get_batch(own, f"buffer.{place}", device) for place in range(len(fact["remembered"]))]
+            expert.buffer.kept = [Remembered(s, b) for s, b in zip(fact["remembered"], batches, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ class ScriptedPool:
     """Experts without networks. A batch carries its task; an expert's loss is low on tasks it was trained on."""
 
     device = torch.device("cpu")
+    asks_all_at_once = False
 
     def __init__(self) -> None:
         self.learned: list[set[int]] = []
@@ -344,6 +345,24 @@ def test_sticky_does_not_hold_on_to_a_newcomer() -> None:
     learner, _ = learn("AAAAAA" + "BBB" + "BB", replace(SMALL, sticky=True), pool)
     assert learner.newcomers == [1]
     assert pool.score_calls[-2:] == [(0,), (1,)], "the gate chose, then the scores were compared"
+
+
+@pytest.mark.parametrize("organisation", ["flat", "lca"])
+def test_a_pool_that_asks_all_at_once_is_asked_once_a_batch_and_nothing_else_changes(organisation: str) -> None:
+    config = replace(SMALL, organisation=organisation)
+    stream = "AAAAAA" + "BBB" + "B" * 9 + "CCCCCC" + "C" * 9 + "ABCABC"
+    one_by_one, at_once = ScriptedPool(), ScriptedPool()
+    at_once.asks_all_at_once = True
+    expected, events = learn(stream, config, one_by_one)
+    learner, same_events = learn(stream, config, at_once)
+    assert same_events == events
+    assert learner.evaluations == expected.evaluations, "they say what the algorithm asked for"
+    assert one_by_one.trained == at_once.trained
+    asked = [call for call in at_once.score_calls if len(call) == len(learner.experts)]
+    assert asked
+    if organisation == "flat":
+        assert len(at_once.score_calls) < len(one_by_one.score_calls)
+        assert all(call == tuple(range(len(call))) for call in at_once.score_calls)
 
 
 def test_step_says_what_became_of_each_batch() -> None:

@@ -96,6 +96,16 @@ def test_both_pools_emit_the_same_events(config: LearnerConfig, spec: PoolSpec, 
         np.testing.assert_allclose((one.loss, one.bound), (other.loss, other.bound), rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.parametrize(
+    "config", [c for c in SETTINGS.values() if not c.sticky], ids=[n for n, c in SETTINGS.items() if not c.sticky]
+)
+def test_asking_all_at_once_changes_no_event(config: LearnerConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, expected = learned("stacked", VAE, config, "cpu", in_runs=True)
+    monkeypatch.setattr(StackedPool, "asks_all_at_once", True)
+    _, _, events = learned("stacked", VAE, config, "cpu", in_runs=True)
+    assert discrete(events, "cpu") == discrete(expected, "cpu")
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("spec", [MLP, CLASSES, AVERAGED], ids=["subspace", "class-subspace", "averaged"])

@@ -13,7 +13,7 @@ from torch import Tensor
 from hge.calibration import Calibration
 from hge.gate import FloatArray, IntArray, Routes
 from hge.learner import Learner
-from hge.pool import UNSUITABLE, ExpertPool
+from hge.pool import UNSUITABLE, ExpertPool, batch_scores
 from hge.unknown import surprise, unknown
 from hge.window import follow
 
@@ -110,7 +110,7 @@ class Answerer:
 
         def score(ids: Sequence[int], groups: IntArray) -> FloatArray:
             if batch_statistics:
-                return learner.batch_scores(ids, x)[:, None]
+                return batch_scores(learner.pool, ids, x)[:, None]
             return learner.pool.scores(ids, x[torch.from_numpy(groups)], batch_statistics=False)
 
         groups = 1 if batch_statistics else len(x)

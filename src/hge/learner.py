@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import chain, count, islice
 from math import inf, isfinite, nan
 
-from torch import Tensor
-
 from hge.calibration import Calibration
 from hge.config import LearnerConfig
 from hge.events import (
@@ -26,8 +24,9 @@ from hge.expert import Expert, Remembered, Replay
 from hge.gate import ROOT, FloatArray, Routes, Tree
 from hge.guard import Guard
 from hge.keys import Keys
-from hge.pool import ExpertPool
+from hge.pool import ExpertPool, batch_scores
 from hge.promotion import Organisation, WindowedOrganisation
+from hge.replays import ScoredReplays
 from hge.settling import SettlingOrganisation
 from hge.switch import LossStats, RecentBuffer, RecentEntry, z_score
 from hge.types import Batch
@@ -87,6 +86,8 @@ class Learner:
         """Keeps the last good weights of the expert in training."""
         self._trained: list[tuple[int, int]] = []
         self._queried = 0
+        self._asked: tuple[int, list[int], FloatArray] | None = None
+        """Step, batches that each expert had been trained on, and all scores, if the gate asked for all at once."""
         self.evaluations = Counter[str]()
         """Scores of a batch by an expert that were computed so far, by what for."""
         self.calibration = Calibration(pool, self.experts) if config.joint else None
@@ -269,16 +270,25 @@ class Learner:
 
     def _gate(self, entry: RecentEntry[Batch]) -> Routes:
         """Route a batch, as one group, by its mean score."""
+        if self.pool.asks_all_at_once:
+            everybody = range(len(self.experts))
+            self._asked = entry.step, self._versions, batch_scores(self.pool, everybody, entry.batch.x)
         routes = self.organisation.route(
-            lambda ids, _: self.batch_scores(ids, entry.batch.x)[:, None], 1, rows_per_group=len(entry.batch)
+            lambda ids, _: self._batch_scores(ids, entry)[:, None], 1, rows_per_group=len(entry.batch)
         )
         self.evaluations["gate"] += int(routes.queried[0])
         return routes
 
-    def batch_scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
-        """Return the experts' scores of a whole batch: the mean over its rows."""
-        means: FloatArray = self.pool.scores(experts, x, batch_statistics=True).mean(axis=1)
-        return means
+    def _batch_scores(self, experts: Sequence[int], entry: RecentEntry[Batch]) -> FloatArray:
+        """Return the experts' scores of a batch, which may be known already."""
+        if self._asked is not None and self._asked[:2] == (entry.step, self._versions):
+            known: FloatArray = self._asked[2][list(experts)]
+            return known
+        return batch_scores(self.pool, experts, entry.batch.x)
+
+    @property
+    def _versions(self) -> list[int]:
+        return [expert.batches_trained for expert in self.experts]
 
     def _accepting_newcomer(self, entry: RecentEntry[Batch]) -> Look | None:
         """The newcomer whose bound the loss is within; of several, the one with the lowest loss."""
@@ -288,7 +298,7 @@ class Learner:
     def _scores_lower(self, newcomer: Look, best: Look, entry: RecentEntry[Batch]) -> bool:
         """Compare the scores, before the newcomer is trained on the batch (docs/paper.md, reading 4)."""
         self.evaluations["gate"] += 1
-        return bool(self.batch_scores([newcomer.expert.id], entry.batch.x)[0] < best.score)
+        return bool(self._batch_scores([newcomer.expert.id], entry)[0] < best.score)
 
     def _promote_if_ready(self, newcomer: Look, lower: bool, best: Look) -> None:
         if self.organisation.accepted(self.steps, newcomer.expert.id, lower, best.path):
@@ -333,7 +343,7 @@ class Learner:
         return expert
 
     def _build_organisation(self) -> Organisation:
-        config, replays = self.config, _Replays(self)
+        config, replays = self.config, ScoredReplays(self.pool, self.experts, self.evaluations)
         if config.organisation == "tree":
             rng = self.keys.rng("tree")
             return SettlingOrganisation(replays, self.emit, config.upkeep_looks, config.replay_capacity, rng)
@@ -353,35 +363,3 @@ def pulling(stream: Iterator[Batch], pulled: deque[Batch]) -> Iterator[Batch]:
     for batch in stream:
         pulled.append(batch)
         yield batch
-
-
-@dataclass(frozen=True)
-class _Replays:
-    """The experts' replay as an organisation may see it: as scores (`promotion.Replays`)."""
-
-    learner: Learner
-
-    def size(self, owner: int) -> int:
-        return len(self.learner.experts[owner].replay.kept)
-
-    def arrived(self, owner: int, place: int) -> int:
-        return self.learner.experts[owner].replay.kept[place].step
-
-    def trained(self, expert: int) -> int:
-        return self.learner.experts[expert].batches_trained
-
-    @property
-    def batch_is_mean_of_rows(self) -> bool:
-        return not self.learner.pool.uses_batch_statistics
-
-    def batch_score(self, expert: int, owner: int, place: int) -> float:
-        self.learner.evaluations["replay"] += 1
-        return float(self.learner.batch_scores([expert], self._rows(owner, place))[0])
-
-    def row_scores(self, expert: int, owner: int, place: int) -> FloatArray:
-        self.learner.evaluations["replay"] += 1
-        scores: FloatArray = self.learner.pool.scores([expert], self._rows(owner, place), batch_statistics=False)[0]
-        return scores
-
-    def _rows(self, owner: int, place: int) -> Tensor:
-        return self.learner.experts[owner].replay.kept[place].batch.x

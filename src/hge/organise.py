@@ -12,14 +12,16 @@ import torch
 from hge.build import build_pool, build_scenario, check
 from hge.config import RunConfig
 from hge.data.scenarios import Scenario
-from hge.expert import Remembered, Replay
+from hge.expert import Expert, Remembered, Replay
 from hge.gate import FloatArray, Routes, Tree
 from hge.keys import Keys
 from hge.pivots import build_tree
-from hge.pool import ExpertPool
+from hge.pool import ExpertPool, batch_scores
 from hge.record import RunRecorder
+from hge.replays import ScoredReplays
 from hge.run import protocol
 from hge.settling import Scoreboard
+from hge.switch import LossStats
 from hge.types import Batch
 from hge.upper import OwnedBatches, TreeFigures, figures, flat_tree, lca_tree, search_upper, select, statistics
 
@@ -34,50 +36,19 @@ class SeparateExperts:
     def __init__(self, scenario: Scenario, pool: ExpertPool, keys: Keys, replay_capacity: int) -> None:
         self.pool = pool
         self.keys = keys
-        self.replay = [Replay(replay_capacity) for _ in scenario.tasks]
-        for expert in range(len(scenario.tasks)):
-            pool.create(expert)
+        self.experts = [Expert(task, LossStats(), Replay(replay_capacity)) for task in range(len(scenario.tasks))]
+        for expert in self.experts:
+            pool.create(expert.id)
 
     def train(self, task: int, batch: Batch, step: int) -> None:
         """Train the task's expert."""
-        batch = batch.to(self.pool.device)
-        self.pool.train(task, batch, step)
-        self.replay[task].add(Remembered(step, batch), self.keys.integer("replay", step, task))
+        batch, expert = batch.to(self.pool.device), self.experts[task]
+        expert.losses.update(self.pool.train(task, batch, step))
+        expert.replay.add(Remembered(step, batch), self.keys.integer("replay", step, task))
 
     def batch_scores(self, x: torch.Tensor) -> FloatArray:
         """Return every expert's score of a batch."""
-        experts = range(len(self.replay))
-        means: FloatArray = self.pool.scores(experts, x.to(self.pool.device), batch_statistics=True).mean(axis=1)
-        return means
-
-    # As promotion.Replays, for the scoreboard
-
-    def size(self, owner: int) -> int:
-        """Return the number of batches in a replay."""
-        return len(self.replay[owner].kept)
-
-    def arrived(self, owner: int, place: int) -> int:
-        """Return the step of a batch in a replay."""
-        return self.replay[owner].kept[place].step
-
-    def trained(self, expert: int) -> int:
-        """Return the number of batches on which an expert was trained."""
-        return self.replay[expert].seen
-
-    @property
-    def batch_is_mean_of_rows(self) -> bool:
-        """Tell whether batch scores need not be computed by themselves."""
-        return not self.pool.uses_batch_statistics
-
-    def batch_score(self, expert: int, owner: int, place: int) -> float:
-        """Return an expert's score of a remembered batch."""
-        x = self.replay[owner].kept[place].batch.x
-        return float(self.pool.scores([expert], x, batch_statistics=True).mean())
-
-    def row_scores(self, expert: int, owner: int, place: int) -> FloatArray:
-        """Return an expert's scores of the rows of a remembered batch."""
-        rows: FloatArray = self.pool.scores([expert], self.replay[owner].kept[place].batch.x, batch_statistics=False)[0]
-        return rows
+        return batch_scores(self.pool, range(len(self.experts)), x.to(self.pool.device))
 
 
 def organise(
@@ -132,7 +103,7 @@ def _scores(
     training: list[list[torch.Tensor]] = [[] for _ in scenario.tasks]
     for task, batch in scenario.stream(config.batch_size, 1, keys):
         training[task].append(batch.x)
-    replay = [[kept.batch.x for kept in r.kept] for r in experts.replay]
+    replay = [[kept.batch.x for kept in e.replay.kept] for e in experts.experts]
     test = [[batch.x for batch in task.test.batches(config.test_batch_size)] for task in scenario.tasks]
     made = []
     for batches in (training, replay, test):
@@ -144,8 +115,8 @@ def _scores(
 
 def _settling_tree(experts: SeparateExperts, test: OwnedBatches, keys: Keys) -> tuple[Tree, Routes]:
     """Build our tree over the same experts, and route the test batches through it."""
-    count, places = len(experts.replay), experts.replay[0].capacity
-    board = Scoreboard(experts, places)
+    count, places = len(experts.experts), experts.experts[0].replay.capacity
+    board = Scoreboard(ScoredReplays(experts.pool, experts.experts), places)
     for _ in range(count):
         board.grow()
     for owner in range(count):

@@ -51,6 +51,10 @@ class ExpertPool(Protocol):
     def uses_batch_statistics(self) -> bool:
         """Scores with and without batch statistics differ."""
 
+    @property
+    def asks_all_at_once(self) -> bool:
+        """The scores of all experts come sooner than those of some, and then those of another."""
+
     def create(self, expert: int) -> None:
         """Add an untrained expert under the next free id."""
 
@@ -159,6 +163,11 @@ class EagerPool:
         """There is a BatchNorm in the score's network."""
         return has_batch_norm(self.members[0].score)
 
+    @property
+    def asks_all_at_once(self) -> bool:
+        """It asks one after the other."""
+        return False
+
     def create(self, expert: int) -> None:
         """Add an untrained expert, its weights drawn by (seed, expert)."""
         assert expert == len(self.members), "experts are numbered in order of creation"
@@ -225,7 +234,7 @@ class EagerPool:
 
     def _in_order(self, below: Sequence[tuple[int, int]], x: Tensor) -> bool:
         asked = sorted({expert for pair in below for expert in pair})
-        scores = dict(zip(asked, self.scores(asked, x, batch_statistics=True).mean(axis=1), strict=True))
+        scores = dict(zip(asked, batch_scores(self, asked, x), strict=True))
         return all(scores[expert] < scores[other] for expert, other in below)
 
     @torch.no_grad()
@@ -300,6 +309,12 @@ def evidence_of(parts: Tensor, logits: Tensor, features: Tensor) -> Evidence:
     """Return an expert's evidence as numbers: finite, but for parts that say nothing."""
     arrays = (parts, logits.nan_to_num(), features.nan_to_num())
     return Evidence(*(np.asarray(array.double().cpu()) for array in arrays))
+
+
+def batch_scores(pool: ExpertPool, experts: Sequence[int], x: Tensor) -> FloatArray:
+    """Return the experts' scores of a whole batch: the mean over its rows."""
+    means: FloatArray = pool.scores(experts, x, batch_statistics=True).mean(axis=1)
+    return means
 
 
 def resolve_device(name: str) -> str:

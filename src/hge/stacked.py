@@ -32,6 +32,8 @@ from hge.switch import LossStats
 from hge.training import check_state, has_batch_norm, mode_of
 from hge.types import Batch
 
+ASKED_AT_ONCE = 32
+"""Experts up to which a GPU had better be asked for the scores of all."""
 LONG_WAIT = 3e-4
 """Seconds that the host waited for a step, above which the GPU is the slower of the two by far."""
 
@@ -71,6 +73,11 @@ class StackedPool:
     def uses_batch_statistics(self) -> bool:
         """There is a BatchNorm in the score's network."""
         return has_batch_norm(self.home.score)
+
+    @property
+    def asks_all_at_once(self) -> bool:
+        """On a GPU all scores are one CUDA graph, and starting the kernels of some takes longer; up to a number."""
+        return self.overlaps and self.home.gates.count <= ASKED_AT_ONCE
 
     def create(self, expert: int) -> None:
         """Add an untrained expert, its weights drawn by (seed, expert)."""

@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from hge import overview_figures
 from hge.overview import write_overview
 from hge.recipes import build_config
 from hge.report import write_report
 from hge.run import run
+from hge.tables import Line
 
 ROOT = Path(__file__).parent.parent
 
@@ -84,3 +86,15 @@ def test_the_command_takes_a_run_or_a_folder_of_results(tracked: Any, tmp_path: 
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "empty: no results there; expected the folder of a finished run, or one with results" in done.stderr
+
+
+def test_a_low_accuracy_is_not_cut_off_whatever_the_panel(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    draw = overview_figures._draw_accuracies
+    monkeypatch.setattr(
+        overview_figures, "_draw_accuracies", lambda axes, *rest: (drawn.append(axes), draw(axes, *rest))
+    )
+    line = Line("smnist", "Separate", "accuracy", "99", "98", "97", "reproduced", "paper", "batch", "40 of 40", 1, "")
+    overview_figures.accuracy_figure([line, replace(line, method="GE", ours="30", single_samples="20")])
+    assert drawn[0].get_xlim()[0] < 20
+    assert drawn[0].get_xlim()[1] == 101

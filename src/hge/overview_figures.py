@@ -24,6 +24,7 @@ def accuracy_figure(lines: Sequence[Line]) -> str:
         for axes, method in zip(panels, methods, strict=True):
             _draw_accuracies(axes, [line for line in lines if line.method == method], scenarios)
             axes.set_title(method, fontsize=11)
+        panels[0].set_xlim(right=101)  # not before all panels are drawn: it keeps the left end as it is then
         panels[0].set_yticks([-place for place in range(len(scenarios))], scenarios)
         _explain(panels[0], {line.recipe for line in lines})
         figure.legend(loc="outside lower center", ncols=6, frameon=False, fontsize=9)
@@ -84,7 +85,6 @@ def _draw_accuracies(axes: Axes, lines: Sequence[Line], scenarios: Sequence[str]
             if ours is not None:
                 axes.errorbar(ours[0], place + lift, xerr=ours[1], fmt=marker, ms=6, color=RECIPES[line.recipe])
     axes.set_ylim(-len(scenarios) + 0.4, 0.6)
-    axes.set_xlim(right=101)
     axes.set_xlabel("accuracy, %")
     axes.grid(axis="x", color="#e9ecef")
     axes.set_axisbelow(True)

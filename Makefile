@@ -15,7 +15,7 @@ demo: $(INSTALLED)  ## learn Split Digits from an unlabelled stream and write ru
 test: $(INSTALLED) check  ## every check and every test
 	$(VENV)/bin/pytest -n 2
 
-torture: $(INSTALLED)  ## kills, bad inputs, flipped bytes, a long life: about half an hour; writes results/torture.json
+torture: $(INSTALLED)  ## kills, bad inputs, flipped bytes, a long life: a quarter of an hour or more; writes results/torture.json
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m torture
 
 check: $(INSTALLED)  ## format, lint, types, layers

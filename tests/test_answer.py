@@ -130,3 +130,24 @@ def test_batch_routing_chooses_one_expert() -> None:
     routes = Answerer(learner).route(scenario.tasks[3].test.whole().x, "batch")
     assert routes.expert.shape == (1,)
     assert routes.queried.tolist() == [5]
+
+
+@pytest.mark.parametrize(
+    "config", [LearnerConfig(organisation="tree"), LearnerConfig(promotion_window=NEVER, promote_by_replay=False)]
+)
+def test_a_pool_that_is_asked_for_all_at_once_routes_alike(
+    config: LearnerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, scenario = learned(config, epochs=8)
+    answerer, x = Answerer(learner), torch.cat([task.test.whole().x for task in scenario.tasks])
+    expected = [answerer.route(x, routing) for routing in ("sample", "batch")]  # type: ignore[arg-type]
+    calls: list[int] = []
+    scores = EagerPool.scores
+    monkeypatch.setattr(EagerPool, "asks_all_at_once", True)
+    monkeypatch.setattr(EagerPool, "scores", lambda *args, **kw: (calls.append(len(args[1])), scores(*args, **kw))[1])
+    routed = [answerer.route(x, routing) for routing in ("sample", "batch")]  # type: ignore[arg-type]
+    assert calls.count(5) == len(calls) == 2, "once for the rows, once for the batch"
+    for one, other in zip(routed, expected, strict=True):
+        np.testing.assert_array_equal(one.expert, other.expert)
+        np.testing.assert_array_equal(one.queried, other.queried)
+        np.testing.assert_allclose(one.scores, other.scores, rtol=1e-2)

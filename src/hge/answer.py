@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hge.calibration import Calibration
-from hge.gate import FloatArray, IntArray, Routes
+from hge.gate import FloatArray, IntArray, Routes, ScoreExperts
 from hge.learner import Learner
 from hge.pool import UNSUITABLE, ExpertPool, batch_scores
 from hge.unknown import surprise, unknown
@@ -108,11 +108,7 @@ class Answerer:
         if self.calibration is not None:
             return self._route_jointly(self.calibration, x, one_group=batch_statistics)
 
-        def score(ids: Sequence[int], groups: IntArray) -> FloatArray:
-            if batch_statistics:
-                return batch_scores(learner.pool, ids, x)[:, None]
-            return learner.pool.scores(ids, x[torch.from_numpy(groups)], batch_statistics=False)
-
+        score = self._scorer(x, batch_statistics=batch_statistics)
         groups = 1 if batch_statistics else len(x)
         routes = learner.organisation.route(score, groups, rows_per_group=len(x) if batch_statistics else 1)
         if not (learner.config.newcomers_answer and learner.newcomers):
@@ -122,6 +118,20 @@ class Answerer:
         scores[: len(routes.scores)] = routes.scores
         scores[newcomers] = score(newcomers, np.arange(groups))
         return self._let_newcomers_take_over(routes, scores, newcomers)
+
+    def _scorer(self, x: Tensor, *, batch_statistics: bool) -> ScoreExperts:
+        """Return whom to ask for scores: the pool, or what it answered when it was asked for all at once."""
+        pool = self.learner.pool
+
+        def from_pool(ids: Sequence[int], groups: IntArray) -> FloatArray:
+            if batch_statistics:
+                return batch_scores(pool, ids, x)[:, None]
+            return pool.scores(ids, x[torch.from_numpy(groups)], batch_statistics=False)
+
+        if not pool.asks_all_at_once:
+            return from_pool
+        known = from_pool(range(len(self.learner.experts)), np.arange(len(x)))
+        return lambda ids, groups: known[np.ix_(np.array(ids), groups)]
 
     def _route_jointly(self, calibration: Calibration, x: Tensor, *, one_group: bool) -> Routes:
         """Ask all experts, newcomers too; a group's score is the mean of -log P(expert | row)."""

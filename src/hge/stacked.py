@@ -32,8 +32,8 @@ from hge.switch import LossStats
 from hge.training import check_state, has_batch_norm, mode_of
 from hge.types import Batch
 
-ASKED_AT_ONCE = 32
-"""Experts up to which a GPU had better be asked for the scores of all."""
+MOST_MODELS, MOST_NETWORKS = 1024, 32
+"""Experts up to which a GPU had better be asked for the scores of all: by closed forms, and by networks."""
 LONG_WAIT = 3e-4
 """Seconds that the host waited for a step, above which the GPU is the slower of the two by far."""
 
@@ -77,7 +77,8 @@ class StackedPool:
     @property
     def asks_all_at_once(self) -> bool:
         """On a GPU all scores are one CUDA graph, and starting the kernels of some takes longer; up to a number."""
-        return self.overlaps and self.home.gates.count <= ASKED_AT_ONCE
+        most = MOST_MODELS if self.home.score.network is None else MOST_NETWORKS
+        return self.overlaps and self.home.gates.count <= most
 
     def create(self, expert: int) -> None:
         """Add an untrained expert, its weights drawn by (seed, expert)."""

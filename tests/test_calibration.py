@@ -171,6 +171,20 @@ def test_many_experts_cost_no_more_rows_and_no_more_columns(monkeypatch: pytest.
     assert [reader.feature_basis.shape[1] for reader in calibration.joint.readers] == [5] * 4
 
 
+def test_what_was_read_is_kept_only_as_far_as_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hge.calibration.FEATURES_IN_ALL", 40)
+    pool, experts = four_experts()
+    calibration, at_once = Calibration(pool, experts[:2]), Calibration(pool, experts)
+    calibration.fit()
+    calibration.experts = experts
+    for each in (calibration, at_once):
+        each.fit()
+        assert each.joint is not None
+        assert sum(columns.shape[1] for _, columns in each._columns.values()) == 4 * len(each.joint.mean)
+        assert all(columns.base is None for _, columns in each._columns.values()), "a view would keep all of it"
+    np.testing.assert_array_equal(calibration.joint.weights, at_once.joint.weights)  # type: ignore[union-attr]
+
+
 def test_of_labels_that_come_in_turn_none_is_overlooked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hge.calibration.FULL", Effort(rows=200, iterations=5))
     fits: list[np.ndarray] = []

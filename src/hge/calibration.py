@@ -74,7 +74,7 @@ class Calibration:
         expert = np.repeat([e.id for e in known], [len(own) for own in labels])
         rows = _some(len(expert), effort.rows)
         columns = [
-            np.concatenate([self._read(e, owner) for owner in known])[rows, : len(r.scale)]
+            np.concatenate([self._read(e, owner, len(r.scale)) for owner in known])[rows]
             for e, r in zip(known, readers, strict=True)
         ]
         read = np.concatenate(columns, axis=1, dtype=np.float64)
@@ -103,11 +103,13 @@ class Calibration:
             self._readers[expert.id] = version, Reader.of(self._look(expert, expert), self._labels(expert))
         return self._readers[expert.id][1]
 
-    def _read(self, expert: Expert, owner: Expert) -> FloatArray:
+    def _read(self, expert: Expert, owner: Expert, columns: int) -> FloatArray:
+        """Return the leading columns of what an expert knows of another's rows; the more experts, the fewer."""
         key, version = (expert.id, owner.id), (expert.batches_trained, owner.batches_trained)
-        if key not in self._columns or self._columns[key][0] != version:
-            columns = self._reader(expert).read(self._look(expert, owner))
-            self._columns[key] = version, columns.astype(np.float32)
+        known, read = self._columns.get(key, (None, None))
+        if read is None or known != version:
+            read = self._reader(expert).read(self._look(expert, owner)).astype(np.float32)
+        self._columns[key] = version, np.ascontiguousarray(read[:, :columns])
         return self._columns[key][1]
 
     def _look(self, expert: Expert, owner: Expert) -> Evidence:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -80,6 +81,26 @@ def test_resuming_with_other_settings_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="resume: got other settings"):
         run(override(config, "learner.epsilon=5"), tmp_path, resume=True)
     assert (tmp_path / "events.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("method", ["ge", "separate", "tame"])
+@pytest.mark.parametrize("lacking", [("learner", "steps"), ("facts", "skipped")])
+def test_a_checkpoint_that_lacks_something_is_told_and_kept(
+    method: str, lacking: tuple[str, str], tmp_path: Path
+) -> None:
+    from hge.checkpoint import _canonical, _digest
+
+    config = config_of(method)
+    with pytest.raises(CutOffError):
+        run(config, tmp_path, cut_off_at(EVERY + 1), checkpoint_every=EVERY)
+    (manifest,) = (tmp_path / CHECKPOINTS).glob("*.json")
+    body = json.loads(manifest.read_text())["body"]
+    del body[lacking[0]][lacking[1]]
+    manifest.write_text(json.dumps({"sha256": _digest(_canonical(body)), "body": body}))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=f"{lacking[1]}.* is missing or of the wrong kind"):
+        run(config, tmp_path, resume=True)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 def test_resuming_nothing_begins_at_the_beginning(tmp_path: Path) -> None:

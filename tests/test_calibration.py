@@ -21,7 +21,7 @@ from hge.learner import Learner
 from hge.pool import ExpertPool
 from hge.recipes import build_config
 from hge.switch import LossStats
-from hge.types import Batch
+from hge.types import Batch, as_float
 
 
 def rows() -> tuple[np.ndarray, np.ndarray]:
@@ -183,6 +183,23 @@ def test_what_was_read_is_kept_only_as_far_as_it_is_used(monkeypatch: pytest.Mon
         assert sum(columns.shape[1] for _, columns in each._columns.values()) == 4 * len(each.joint.mean)
         assert all(columns.base is None for _, columns in each._columns.values()), "a view would keep all of it"
     np.testing.assert_array_equal(calibration.joint.weights, at_once.joint.weights)  # type: ignore[union-attr]
+
+
+def test_images_in_bytes_and_in_numbers_beside_each_other_mean_the_same() -> None:
+    pool, experts = four_experts()
+    for expert in experts:
+        expert.replay.kept = [
+            Remembered(kept.step, Batch((255 * kept.batch.x).byte(), kept.batch.y)) for kept in expert.replay.kept
+        ]
+    in_bytes, in_both = Calibration(pool, experts), Calibration(pool, experts)
+    in_bytes.fit(Effort(rows=400, iterations=5))
+    for expert in experts:
+        first = expert.replay.kept[0]
+        expert.replay.kept[0] = Remembered(first.step, Batch(as_float(first.batch.x), first.batch.y))
+    in_both.fit(Effort(rows=400, iterations=5))
+    assert in_bytes.joint is not None
+    assert in_both.joint is not None
+    np.testing.assert_array_equal(in_both.joint.weights, in_bytes.joint.weights)
 
 
 def test_of_labels_that_come_in_turn_none_is_overlooked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from hge.gate import FloatArray, IntArray
 from hge.joint import FEATURES_IN_ALL, Evidence, Joint, Reader, fit_joint
 from hge.keys import Keys
 from hge.pool import ExpertPool
+from hge.types import as_float
 
 GROWTH = 2
 """The joint is fitted anew when the experts have been trained on so many times the batches of the last time."""
@@ -114,7 +115,7 @@ class Calibration:
 
     def _look(self, expert: Expert, owner: Expert) -> Evidence:
         """Return what an expert knows of the rows that another one remembers."""
-        rows = torch.cat([kept.batch.x for kept in owner.replay.kept])[self._rows(owner)]
+        rows = torch.cat([as_float(kept.batch.x) for kept in owner.replay.kept])[self._rows(owner)]
         seen = [self.pool.evidence(expert.id, part) for part in torch.split(rows, ROWS_AT_ONCE)]
         parts, logits, features = (
             np.concatenate([getattr(e, name) for e in seen]) for name in ("parts", "logits", "features")

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from hge.calibration import Effort
 from hge.config import RunConfig, override
 from hge.recipes import build_config
 from hge.run import CHECKPOINTS, run
@@ -71,6 +72,21 @@ def test_cut_off_twice_and_resumed(method: str, recipe: str, tmp_path: Path) -> 
         assert begun[0] > 0, "it went on from the middle"
         assert outcome(folder, result) == expected
         assert not (folder / CHECKPOINTS).exists(), "a finished run needs none"
+
+
+def test_a_joint_that_looks_at_a_part_of_the_rows_goes_on_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How much it looks at, and of how many features, is no part of a checkpoint: both hang on the replay alone."""
+    monkeypatch.setattr("hge.calibration.ROUGH", Effort(rows=150, iterations=10))
+    monkeypatch.setattr("hge.calibration.FULL", Effort(rows=300, iterations=20))
+    monkeypatch.setattr("hge.calibration.FEATURES_IN_ALL", 60)
+    config = override(config_of("ge", "best"), "track=true")
+    expected = outcome(tmp_path / "whole", run(config, tmp_path / "whole"))
+    with pytest.raises(CutOffError):
+        run(config, tmp_path / "cut", cut_off_at(200), checkpoint_every=EVERY)
+    result = run(config, tmp_path / "cut", resume=True, checkpoint_every=EVERY)
+    assert outcome(tmp_path / "cut", result) == expected
 
 
 def test_resuming_with_other_settings_is_an_error(tmp_path: Path) -> None:

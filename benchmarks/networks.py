@@ -21,7 +21,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hge import joint
+from hge import calibration, joint
 from hge.gates import gates
 from hge.nets import NETS, FourConvolutions, Shape
 from hge.recipes import build_config
@@ -77,6 +77,7 @@ def board(net: str, rate: float, features: int, options: argparse.Namespace) -> 
     """Train an expert a task and let the joint score choose, by so many features of an expert."""
     NETS[net] = CANDIDATES[net]
     joint.FEATURES = features
+    calibration.FEATURES_IN_ALL = 10 * features  # of ten experts: as many of each as was asked for
     config = build_config("cif100-10", recipe="best")
     config = replace(config, seed=SEED, device=options.device, precision=options.precision)
     config = replace(config, net=net, epochs=options.epochs)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +15,13 @@ from hge.answer import Answerer
 from hge.build import build_pool, build_scenario
 from hge.calibration import GROWTH, Calibration, Effort
 from hge.expert import Expert, Remembered, Replay
+from hge.joint import Joint, fit_joint
 from hge.keys import Keys
 from hge.learner import Learner
+from hge.pool import ExpertPool
 from hge.recipes import build_config
 from hge.switch import LossStats
-from hge.types import Batch
+from hge.types import Batch, as_float
 
 
 def rows() -> tuple[np.ndarray, np.ndarray]:
@@ -135,10 +138,9 @@ def test_without_a_joint_there_is_neither_mixture_nor_unknown() -> None:
         Answerer(plain._learner).mixture(torch.from_numpy(X[:4]).float(), 2)
 
 
-def test_many_experts_cost_no_more_rows_and_no_more_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hge.calibration.FULL", Effort(rows=100, iterations=5))
-    monkeypatch.setattr("hge.calibration.FEATURES_IN_ALL", 20)
-    config = replace(build_config("split-digits"), device="cpu", batch_size=32)
+def four_experts() -> tuple[ExpertPool, list[Expert]]:
+    """Experts of two digits each, which came in turn; each remembers three batches of 32."""
+    config = replace(build_config("split-digits"), device="cpu")
     keys = Keys(0)
     scenario = build_scenario(config, keys, None)
     pool = build_pool(config, scenario, keys)
@@ -146,15 +148,73 @@ def test_many_experts_cost_no_more_rows_and_no_more_columns(monkeypatch: pytest.
     for expert, task in zip(experts, scenario.tasks, strict=False):
         pool.create(expert.id)
         batch = task.train.whole()
-        for step in range(3):
-            part = Batch(batch.x[32 * step : 32 * step + 32], batch.y[32 * step : 32 * step + 32])
+        first, second = (torch.nonzero(batch.y == label)[:48, 0] for label in batch.y.unique())
+        in_turn = torch.stack([first, second], dim=1).flatten()
+        for step, places in enumerate(torch.split(in_turn, 32)):
+            part = Batch(batch.x[places], batch.y[places])
             expert.losses.update(pool.train(expert.id, part, step))
             expert.replay.add(Remembered(step, part), step)
+    return pool, experts
+
+
+def test_many_experts_cost_no_more_rows_and_no_more_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hge.calibration.FULL", Effort(rows=100, iterations=5))
+    monkeypatch.setattr("hge.calibration.FEATURES_IN_ALL", 20)
+    pool, experts = four_experts()
     calibration = Calibration(pool, experts[:1])
     calibration.fit(Effort(rows=100, iterations=5))
     assert len(calibration._columns[0, 0][1]) == 96
     calibration.experts = experts
     calibration.fit(Effort(rows=100, iterations=5))
-    assert [len(columns) for _, columns in calibration._columns.values()] == [24] * 16  # 384 rows, each fourth
+    assert [len(columns) for _, columns in calibration._columns.values()] == [24] * 16  # 384 rows, one in four
     assert calibration.joint is not None
     assert [reader.feature_basis.shape[1] for reader in calibration.joint.readers] == [5] * 4
+
+
+def test_what_was_read_is_kept_only_as_far_as_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hge.calibration.FEATURES_IN_ALL", 40)
+    pool, experts = four_experts()
+    calibration, at_once = Calibration(pool, experts[:2]), Calibration(pool, experts)
+    calibration.fit()
+    calibration.experts = experts
+    for each in (calibration, at_once):
+        each.fit()
+        assert each.joint is not None
+        assert sum(columns.shape[1] for _, columns in each._columns.values()) == 4 * len(each.joint.mean)
+        assert all(columns.base is None for _, columns in each._columns.values()), "a view would keep all of it"
+    np.testing.assert_array_equal(calibration.joint.weights, at_once.joint.weights)  # type: ignore[union-attr]
+
+
+def test_images_in_bytes_and_in_numbers_beside_each_other_mean_the_same() -> None:
+    pool, experts = four_experts()
+    for expert in experts:
+        expert.replay.kept = [
+            Remembered(kept.step, Batch((255 * kept.batch.x).byte(), kept.batch.y)) for kept in expert.replay.kept
+        ]
+    in_bytes, in_both = Calibration(pool, experts), Calibration(pool, experts)
+    in_bytes.fit(Effort(rows=400, iterations=5))
+    for expert in experts:
+        first = expert.replay.kept[0]
+        expert.replay.kept[0] = Remembered(first.step, Batch(as_float(first.batch.x), first.batch.y))
+    in_both.fit(Effort(rows=400, iterations=5))
+    assert in_bytes.joint is not None
+    assert in_both.joint is not None
+    np.testing.assert_array_equal(in_both.joint.weights, in_bytes.joint.weights)
+
+
+def test_of_labels_that_come_in_turn_none_is_overlooked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hge.calibration.FULL", Effort(rows=200, iterations=5))
+    fits: list[np.ndarray] = []
+
+    def fit(*arguments: Any) -> Joint:
+        fits.append(arguments[3])
+        return fit_joint(*arguments)
+
+    monkeypatch.setattr("hge.calibration.fit_joint", fit)
+    calibration = Calibration(*four_experts())
+    calibration.fit(Effort(rows=96, iterations=5))  # half of each expert's rows are looked at, and half of those fitted
+    assert calibration.joint is not None
+    assert [len(reader.classes) for reader in calibration.joint.readers] == [2] * 4
+    labels, rows = np.unique(fits[0], return_counts=True)
+    assert (len(labels), rows.sum()) == (8, 96)
+    assert rows.min() > 6

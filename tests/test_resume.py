@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from hge.calibration import Effort
 from hge.config import RunConfig, override
 from hge.recipes import build_config
 from hge.run import CHECKPOINTS, run
@@ -72,6 +74,21 @@ def test_cut_off_twice_and_resumed(method: str, recipe: str, tmp_path: Path) -> 
         assert not (folder / CHECKPOINTS).exists(), "a finished run needs none"
 
 
+def test_a_joint_that_looks_at_a_part_of_the_rows_goes_on_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How much it looks at, and of how many features, is no part of a checkpoint: both hang on the replay alone."""
+    monkeypatch.setattr("hge.calibration.ROUGH", Effort(rows=150, iterations=10))
+    monkeypatch.setattr("hge.calibration.FULL", Effort(rows=300, iterations=20))
+    monkeypatch.setattr("hge.calibration.FEATURES_IN_ALL", 60)
+    config = override(config_of("ge", "best"), "track=true")
+    expected = outcome(tmp_path / "whole", run(config, tmp_path / "whole"))
+    with pytest.raises(CutOffError):
+        run(config, tmp_path / "cut", cut_off_at(200), checkpoint_every=EVERY)
+    result = run(config, tmp_path / "cut", resume=True, checkpoint_every=EVERY)
+    assert outcome(tmp_path / "cut", result) == expected
+
+
 def test_resuming_with_other_settings_is_an_error(tmp_path: Path) -> None:
     config = config_of("ge")
     with pytest.raises(CutOffError):
@@ -80,6 +97,26 @@ def test_resuming_with_other_settings_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="resume: got other settings"):
         run(override(config, "learner.epsilon=5"), tmp_path, resume=True)
     assert (tmp_path / "events.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("method", ["ge", "separate", "tame"])
+@pytest.mark.parametrize("lacking", [("learner", "steps"), ("facts", "skipped")])
+def test_a_checkpoint_that_lacks_something_is_told_and_kept(
+    method: str, lacking: tuple[str, str], tmp_path: Path
+) -> None:
+    from hge.checkpoint import _canonical, _digest
+
+    config = config_of(method)
+    with pytest.raises(CutOffError):
+        run(config, tmp_path, cut_off_at(EVERY + 1), checkpoint_every=EVERY)
+    (manifest,) = (tmp_path / CHECKPOINTS).glob("*.json")
+    body = json.loads(manifest.read_text())["body"]
+    del body[lacking[0]][lacking[1]]
+    manifest.write_text(json.dumps({"sha256": _digest(_canonical(body)), "body": body}))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=f"{lacking[1]}.* is missing or of the wrong kind"):
+        run(config, tmp_path, resume=True)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
 def test_resuming_nothing_begins_at_the_beginning(tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ from torch import Tensor
 from hge.expert import Expert
 from hge.gate import FloatArray, IntArray
 from hge.joint import FEATURES_IN_ALL, Evidence, Joint, Reader, fit_joint
+from hge.keys import Keys
 from hge.pool import ExpertPool
+from hge.types import as_float
 
 GROWTH = 2
 """The joint is fitted anew when the experts have been trained on so many times the batches of the last time."""
@@ -44,7 +46,7 @@ class Calibration:
     trained_at_fit: int = 0
     """and on how many batches they had been trained, all together."""
     _every: int = 1
-    """Of the rows that an expert remembers each so-manieth is looked at, so that many experts cost no more memory."""
+    """Of the rows that an expert remembers one in so many is looked at, so that many experts cost no more memory."""
     _readers: dict[int, tuple[int, Reader]] = field(default_factory=dict)
     _columns: dict[tuple[int, int], tuple[tuple[int, int], FloatArray]] = field(default_factory=dict)
 
@@ -71,9 +73,9 @@ class Calibration:
         readers = [self._reader(e).leading(FEATURES_IN_ALL // len(known)) for e in known]
         labels = [self._labels(e) for e in known]
         expert = np.repeat([e.id for e in known], [len(own) for own in labels])
-        rows = np.arange(0, len(expert), -(-len(expert) // effort.rows))
+        rows = _some(len(expert), effort.rows)
         columns = [
-            np.concatenate([self._read(e, owner) for owner in known])[rows, : len(r.scale)]
+            np.concatenate([self._read(e, owner, len(r.scale)) for owner in known])[rows]
             for e, r in zip(known, readers, strict=True)
         ]
         read = np.concatenate(columns, axis=1, dtype=np.float64)
@@ -102,16 +104,18 @@ class Calibration:
             self._readers[expert.id] = version, Reader.of(self._look(expert, expert), self._labels(expert))
         return self._readers[expert.id][1]
 
-    def _read(self, expert: Expert, owner: Expert) -> FloatArray:
+    def _read(self, expert: Expert, owner: Expert, columns: int) -> FloatArray:
+        """Return the leading columns of what an expert knows of another's rows; the more experts, the fewer."""
         key, version = (expert.id, owner.id), (expert.batches_trained, owner.batches_trained)
-        if key not in self._columns or self._columns[key][0] != version:
-            columns = self._reader(expert).read(self._look(expert, owner))
-            self._columns[key] = version, columns.astype(np.float32)
+        known, read = self._columns.get(key, (None, None))
+        if read is None or known != version:
+            read = self._reader(expert).read(self._look(expert, owner)).astype(np.float32)
+        self._columns[key] = version, np.ascontiguousarray(read[:, :columns])
         return self._columns[key][1]
 
     def _look(self, expert: Expert, owner: Expert) -> Evidence:
         """Return what an expert knows of the rows that another one remembers."""
-        rows = torch.cat([kept.batch.x for kept in owner.replay.kept])[:: self._every]
+        rows = torch.cat([as_float(kept.batch.x) for kept in owner.replay.kept])[self._rows(owner)]
         seen = [self.pool.evidence(expert.id, part) for part in torch.split(rows, ROWS_AT_ONCE)]
         parts, logits, features = (
             np.concatenate([getattr(e, name) for e in seen]) for name in ("parts", "logits", "features")
@@ -119,5 +123,20 @@ class Calibration:
         return Evidence(parts, logits, features)
 
     def _labels(self, expert: Expert) -> IntArray:
-        labels: IntArray = torch.cat([kept.batch.y for kept in expert.replay.kept])[:: self._every].cpu().numpy()
+        labels: IntArray = torch.cat([kept.batch.y for kept in expert.replay.kept])[self._rows(expert)].cpu().numpy()
         return labels
+
+    def _rows(self, owner: Expert) -> Tensor:
+        """Return which of the rows that an expert remembers are looked at."""
+        rows = sum(len(kept.batch) for kept in owner.replay.kept)
+        return torch.from_numpy(_some(rows, -(-rows // self._every)))
+
+
+def _some(rows: int, most: int) -> IntArray:
+    """Return no more than so many of the rows, drawn: every second one would miss labels that come in turn.
+
+    >>> len(_some(9, 4)), _some(3, 4)
+    (4, array([0, 1, 2]))
+    """
+    drawn = Keys(0).rng("calibration", rows, most).permutation(rows)  # of any seed: nothing hangs on which
+    return np.sort(drawn[:most])

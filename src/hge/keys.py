@@ -16,7 +16,18 @@ import numpy as np
 import torch
 
 Purpose = Literal[
-    "weights", "noise", "dropout", "augment", "replay", "shuffle", "split", "permutation", "classes", "tree", "blend"
+    "weights",
+    "noise",
+    "dropout",
+    "augment",
+    "replay",
+    "calibration",
+    "shuffle",
+    "split",
+    "permutation",
+    "classes",
+    "tree",
+    "blend",
 ]
 
 

@@ -23,7 +23,7 @@ from hge.keys import Keys
 from hge.learner import Learner, Step
 from hge.recipes import changes
 from hge.record import RunRecorder, environment
-from hge.snapshot import restore, take
+from hge.snapshot import reading, restore, take
 from hge.tracking import Tracker
 from hge.training import repeatable
 from hge.types import Batch
@@ -110,16 +110,17 @@ class Journey:
         snapshot, facts = read_checkpoint(self.checkpoints.folder)
         if "config" not in facts or RunConfig.from_json(facts["config"]) != config:
             raise ValueError(f"resume: got other settings than those of the run in {self.folder}, expected the same")
-        if isinstance(learner, Learner):
-            restore(learner, snapshot)
-        else:
-            learner.restore(snapshot)
-        self.skipped, self.files = facts["skipped"], facts["files"]
-        schedule = self.scenario.schedule(config.batch_size, config.epochs, Keys(config.seed))
-        draws = enumerate(islice(schedule, learner.steps + len(self.skipped)))
-        self.ledger = Ledger.from_json(facts["ledger"], [task for n, (task, _) in draws if n not in self.skipped])
-        if self.tracker:
-            self.tracker.go_on(facts["tracked"])
+        with reading(str(self.checkpoints.folder)):
+            if isinstance(learner, Learner):
+                restore(learner, snapshot)
+            else:
+                learner.restore(snapshot)
+            self.skipped, self.files = facts["skipped"], facts["files"]
+            schedule = self.scenario.schedule(config.batch_size, config.epochs, Keys(config.seed))
+            draws = enumerate(islice(schedule, learner.steps + len(self.skipped)))
+            self.ledger = Ledger.from_json(facts["ledger"], [task for n, (task, _) in draws if n not in self.skipped])
+            if self.tracker:
+                self.tracker.go_on(facts["tracked"])
 
     def forget(self) -> None:
         """Delete the checkpoints."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -78,10 +79,17 @@ def take(learner: Learner) -> Snapshot:
 def restore(learner: Learner, snapshot: Snapshot) -> None:
     """Make a new learner with the same settings what the snapshot's was; raise a ValueError if it does not fit."""
     assert not learner.steps, "only a learner that has seen nothing can become another"
-    try:
+    with reading("state"):
         _restore(learner, snapshot)
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Let what a checkpoint lacks, or has of another kind, be a ValueError that names it."""
+    try:
+        yield
     except (KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
-        raise ValueError(f"state: {error!r} is missing or of the wrong kind") from error
+        raise ValueError(f"{name}: {error!r} is missing or of the wrong kind") from error
 
 
 def _restore(learner: Learner, snapshot: Snapshot) -> None:

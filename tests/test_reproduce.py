@@ -236,7 +236,13 @@ def test_ctrl_c_leaves_a_state_to_go_on_from(tmp_path: Path) -> None:
     [job] = jobs_of([("split-digits", "ge")], epochs_scale=1.0)
     options = ["--scenario", "split-digits", "--method", "ge", "--seeds", "1", "--device", "cpu"]
     command = [sys.executable, "-m", "hge", "reproduce", *options, "--checkpoint-every", "50"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, start_new_session=True)
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )
     folder, deadline = tmp_path / "runs" / "reproduce" / job.name, time.monotonic() + 60
     while not list(folder.glob(f"{CHECKPOINTS}/checkpoint-*.json")) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -104,7 +104,9 @@ def _restore(learner: Learner, snapshot: Snapshot) -> None:
         batches = [get_batch(own, f"replay.{place}", device) for place in range(len(fact["remembered"]))]
         expert.replay.kept = [Remembered(s, b) for s, b in zip(fact["remembered"], batches, strict=True)]
     learner.steps, learner.last_used = facts["steps"], facts["last_used"]
-    learner.newcomers, learner.evaluations = list(facts["newcomers"]), Counter(facts["evaluations"])
+    learner.newcomers = list(facts["newcomers"])
+    learner.evaluations.clear()
+    learner.evaluations.update(facts["evaluations"])  # in place: the replays count there, too
     learner.recent.previous_expert = facts["recent"]["previous_expert"]
     for place, (step, who) in enumerate(facts["recent"]["entries"]):
         learner.recent.append(RecentEntry(step, get_batch(snapshot.tensors, f"recent.{place}", device), who))

@@ -124,6 +124,7 @@ def test_results_that_are_there_have_the_names_of_their_runs() -> None:
             seeds=5,
             epochs_scale=scale,
             precision=told["precision"],
+            assignments=[f"{name}={json.dumps(value)}" for name, value in told["changed"].items()],
         )
         assert file.stem in {job.name for job in made}
 

@@ -232,6 +232,37 @@ def test_wrong_calls_end_with_one_line(arguments: list[str], message: str, tmp_p
     assert message in done.stderr
 
 
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes there")
+def test_a_worker_ends_with_its_parent(tmp_path: Path) -> None:
+    options = ["--scenario", "split-digits", "--method", "ge", "--seeds", "1", "--device", "cpu"]
+    command = [sys.executable, "-m", "hge", "reproduce", *options, "--checkpoint-every", "20"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, start_new_session=True)
+    [job] = jobs_of([("split-digits", "ge")], epochs_scale=1.0)
+    folder, deadline = tmp_path / "runs" / "reproduce" / job.name, time.monotonic() + 60
+    while read_progress(folder) is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+
+    while workers_of(process.pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not workers_of(process.pid)
+    assert not (folder / "result.json").exists(), "it was in the middle of its work"
+
+
+def workers_of(group: int) -> list[Path]:
+    """Return the worker processes of a process group."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            own = int((process / "stat").read_text().rpartition(")")[2].split()[2])
+            if own == group and b"spawn_main" in (process / "cmdline").read_bytes():
+                found.append(process)
+        except OSError:  # it has just ended
+            continue
+    return found
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 def test_ctrl_c_leaves_a_state_to_go_on_from(tmp_path: Path) -> None:
     [job] = jobs_of([("split-digits", "ge")], epochs_scale=1.0)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -81,5 +83,14 @@ class LocalExecutor:
 def _work(document: dict[str, Any], place: Place, threads: int, connection: Connection) -> None:
     """What a worker process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends this process
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     connection.send(carry_out(Job.from_json(document), place))
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent was killed: nobody would hear of its result. Its checkpoints stay."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)

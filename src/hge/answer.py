@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -11,9 +10,9 @@ import torch
 from torch import Tensor
 
 from hge.calibration import Calibration
-from hge.gate import FloatArray, IntArray, Routes, ScoreExperts
+from hge.gate import FloatArray, IntArray, Routes
 from hge.learner import Learner
-from hge.pool import UNSUITABLE, ExpertPool, batch_scores
+from hge.pool import UNSUITABLE, ExpertPool, scorer
 from hge.unknown import surprise, unknown
 from hge.window import follow
 
@@ -108,7 +107,7 @@ class Answerer:
         if self.calibration is not None:
             return self._route_jointly(self.calibration, x, one_group=batch_statistics)
 
-        score = self._scorer(x, batch_statistics=batch_statistics)
+        score = scorer(learner.pool, len(learner.experts), x, one_group=batch_statistics)
         groups = 1 if batch_statistics else len(x)
         routes = learner.organisation.route(score, groups, rows_per_group=len(x) if batch_statistics else 1)
         if not (learner.config.newcomers_answer and learner.newcomers):
@@ -118,20 +117,6 @@ class Answerer:
         scores[: len(routes.scores)] = routes.scores
         scores[newcomers] = score(newcomers, np.arange(groups))
         return self._let_newcomers_take_over(routes, scores, newcomers)
-
-    def _scorer(self, x: Tensor, *, batch_statistics: bool) -> ScoreExperts:
-        """Return whom to ask for scores: the pool, or what it answered when it was asked for all at once."""
-        pool = self.learner.pool
-
-        def from_pool(ids: Sequence[int], groups: IntArray) -> FloatArray:
-            if batch_statistics:
-                return batch_scores(pool, ids, x)[:, None]
-            return pool.scores(ids, x[torch.from_numpy(groups)], batch_statistics=False)
-
-        if not pool.asks_all_at_once:
-            return from_pool
-        known = from_pool(range(len(self.learner.experts)), np.arange(len(x)))
-        return lambda ids, groups: known[np.ix_(np.array(ids), groups)]
 
     def _route_jointly(self, calibration: Calibration, x: Tensor, *, one_group: bool) -> Routes:
         """Ask all experts, newcomers too; a group's score is the mean of -log P(expert | row)."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, count, islice
 from math import inf, isfinite, nan
+
+import numpy as np
 
 from hge.calibration import Calibration
 from hge.config import LearnerConfig
@@ -21,15 +23,17 @@ from hge.events import (
     UpdateSkipped,
 )
 from hge.expert import Expert, Remembered, Replay
-from hge.gate import ROOT, FloatArray, Routes, Tree
+from hge.gate import ROOT, Routes, ScoreExperts, Tree
 from hge.guard import Guard
 from hge.keys import Keys
-from hge.pool import ExpertPool, batch_scores
+from hge.pool import ExpertPool, scorer
 from hge.promotion import Organisation, WindowedOrganisation
 from hge.replays import ScoredReplays
 from hge.settling import SettlingOrganisation
 from hge.switch import LossStats, RecentBuffer, RecentEntry, z_score
 from hge.types import Batch
+
+ONE_GROUP = np.zeros(1, np.int64)
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class Look:
     """The expert's score of the batch, where the gate computed it."""
     path: tuple[int, ...] = ()
     """The way to it through the tree, where the gate went it."""
+    asked: ScoreExperts | None = None
+    """Whom the gate asked, who may be asked for others' scores of the batch."""
 
     @property
     def accepts(self) -> bool:
@@ -86,8 +92,6 @@ class Learner:
         """Keeps the last good weights of the expert in training."""
         self._trained: list[tuple[int, int]] = []
         self._queried = 0
-        self._asked: tuple[int, list[int], FloatArray] | None = None
-        """Step, batches that each expert had been trained on, and all scores, if the gate asked for all at once."""
         self.evaluations = Counter[str]()
         """Scores of a batch by an expert that were computed so far, by what for."""
         self.calibration = Calibration(pool, self.experts) if config.joint else None
@@ -193,7 +197,7 @@ class Learner:
         if not best.accepts:
             newcomer = self._accepting_newcomer(entry)
             if newcomer is not None:
-                lower = self._scores_lower(newcomer, best, entry)
+                lower = self._scores_lower(newcomer, best)
                 self._train(newcomer.expert, entry)
                 self._promote_if_ready(newcomer, lower, best)
                 taken = newcomer
@@ -238,7 +242,7 @@ class Learner:
 
     def _expert_of_same_task(self, entries: list[RecentEntry[Batch]]) -> Expert | None:
         """The expert with the lowest score, if its losses on R do not differ from those on its replay (Z-test)."""
-        judges = [int(self._gate(entries[0]).expert[0])]
+        judges = [int(self._gate(entries[0])[0].expert[0])]
         if self.config.review_newcomers and self.newcomers:
             judges.append(min(self.newcomers, key=lambda expert: self._look(expert, entries[0]).loss))
         return next((self.experts[e] for e in judges if not self._losses_differ(self.experts[e], entries)), None)
@@ -262,43 +266,29 @@ class Learner:
             last = self._look(self.last_used, entry)
             if last.accepts:
                 return last
-        routes = self._gate(entry)
+        routes, asked = self._gate(entry)
         self._queried = int(routes.queried[0])
         best, self.last_node = int(routes.expert[0]), int(routes.node[0])
         look = last if last is not None and last.expert.id == best else self._look(best, entry)
-        return replace(look, score=float(routes.scores[best, 0]), path=self.tree.path(int(routes.node[0])))
+        return replace(look, score=float(routes.scores[best, 0]), path=self.tree.path(self.last_node), asked=asked)
 
-    def _gate(self, entry: RecentEntry[Batch]) -> Routes:
-        """Route a batch, as one group, by its mean score."""
-        if self.pool.asks_all_at_once:
-            everybody = range(len(self.experts))
-            self._asked = entry.step, self._versions, batch_scores(self.pool, everybody, entry.batch.x)
-        routes = self.organisation.route(
-            lambda ids, _: self._batch_scores(ids, entry)[:, None], 1, rows_per_group=len(entry.batch)
-        )
+    def _gate(self, entry: RecentEntry[Batch]) -> tuple[Routes, ScoreExperts]:
+        """Route a batch, as one group, by its mean score; return also who was asked."""
+        score = scorer(self.pool, len(self.experts), entry.batch.x, one_group=True)
+        routes = self.organisation.route(score, 1, rows_per_group=len(entry.batch))
         self.evaluations["gate"] += int(routes.queried[0])
-        return routes
-
-    def _batch_scores(self, experts: Sequence[int], entry: RecentEntry[Batch]) -> FloatArray:
-        """Return the experts' scores of a batch, which may be known already."""
-        if self._asked is not None and self._asked[:2] == (entry.step, self._versions):
-            known: FloatArray = self._asked[2][list(experts)]
-            return known
-        return batch_scores(self.pool, experts, entry.batch.x)
-
-    @property
-    def _versions(self) -> list[int]:
-        return [expert.batches_trained for expert in self.experts]
+        return routes, score
 
     def _accepting_newcomer(self, entry: RecentEntry[Batch]) -> Look | None:
         """The newcomer whose bound the loss is within; of several, the one with the lowest loss."""
         looks = [self._look(expert, entry) for expert in self.newcomers]
         return min((look for look in looks if look.accepts), key=lambda look: look.loss, default=None)
 
-    def _scores_lower(self, newcomer: Look, best: Look, entry: RecentEntry[Batch]) -> bool:
+    def _scores_lower(self, newcomer: Look, best: Look) -> bool:
         """Compare the scores, before the newcomer is trained on the batch (docs/paper.md, reading 4)."""
         self.evaluations["gate"] += 1
-        return bool(self._batch_scores([newcomer.expert.id], entry)[0] < best.score)
+        assert best.asked is not None
+        return bool(best.asked([newcomer.expert.id], ONE_GROUP)[0, 0] < best.score)
 
     def _promote_if_ready(self, newcomer: Look, lower: bool, best: Look) -> None:
         if self.organisation.accepted(self.steps, newcomer.expert.id, lower, best.path):

@@ -17,7 +17,7 @@ from hge.augment import draw_changes, flip_and_crop
 from hge.averaging import Average
 from hge.config import OptimiserConfig, Precision, ScoreConfig
 from hge.features import features_and_logits
-from hge.gate import FloatArray
+from hge.gate import FloatArray, IntArray, ScoreExperts
 from hge.joint import Evidence
 from hge.keys import Keys
 from hge.nets import AutoencoderFactory, NetFactory, Shape
@@ -315,6 +315,20 @@ def batch_scores(pool: ExpertPool, experts: Sequence[int], x: Tensor) -> FloatAr
     """Return the experts' scores of a whole batch: the mean over its rows."""
     means: FloatArray = pool.scores(experts, x, batch_statistics=True).mean(axis=1)
     return means
+
+
+def scorer(pool: ExpertPool, experts: int, x: Tensor, *, one_group: bool) -> ScoreExperts:
+    """Return whom a gate asks for scores of rows, or of one group of them: the pool, or what it said of all at once."""
+
+    def from_pool(ids: Sequence[int], groups: IntArray) -> FloatArray:
+        if one_group:
+            return batch_scores(pool, ids, x)[:, None]
+        return pool.scores(ids, x[torch.from_numpy(groups)], batch_statistics=False)
+
+    if not pool.asks_all_at_once:
+        return from_pool
+    known = from_pool(range(experts), np.arange(len(x)))
+    return lambda ids, groups: known[np.ix_(np.array(ids), groups)]
 
 
 def resolve_device(name: str) -> str:

@@ -15,12 +15,8 @@ from hge.config import OptimiserConfig, Precision
 
 def build_optimiser(config: OptimiserConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """Return SGD or Adam as `config` says; the fused ones, which can be told on the device to skip a step."""
-    parameters = list(parameters)
     if config.name == "adam":
-        on_gpu = parameters[0].is_cuda  # where a step becomes part of a graph
-        return torch.optim.Adam(
-            parameters, lr=config.lr, weight_decay=config.weight_decay, fused=True, capturable=on_gpu
-        )
+        return torch.optim.Adam(parameters, lr=config.lr, weight_decay=config.weight_decay, fused=True)
     return torch.optim.SGD(
         parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay, fused=True
     )
@@ -31,6 +27,9 @@ def masked_step(optimiser: torch.optim.Optimizer, skip: Tensor, scale: Tensor | 
 
     This is what `torch.amp.GradScaler` does with the fused optimisers, and no host has to wait for it.
     """
+    for group in optimiser.param_groups:
+        if "capturable" in group:  # Adam asks; known only now, for a network may move after its optimiser was made
+            group["capturable"] = skip.is_cuda
     optimiser.found_inf, optimiser.grad_scale = skip, scale  # type: ignore[attr-defined]
     optimiser.step()
 

@@ -37,7 +37,7 @@ def fingerprint(pool: ExpertPool) -> list[Any]:
     seen: list[Any] = []
     for expert in range(2):
         seen.append(pool.logits(expert, x).cpu().numpy().copy())
-        seen += [pool.scores([expert], x, batch_statistics=flag) for flag in (True, False)]
+        seen += [pool.scores([expert], x), pool.batch_scores([expert], x)]
     return seen
 
 
@@ -106,11 +106,11 @@ def check_global_randomness_is_left_alone(make: MakePool) -> None:
 
 def check_scores_are_one_per_row(make: MakePool) -> None:
     pool = trained_pool(make, steps=20)
-    scores = pool.scores([1, 0], batch_for(pool, seed=56).x, batch_statistics=False)
+    scores = pool.scores([1, 0], batch_for(pool, seed=56).x)
     assert scores.shape == (2, 12)
     assert scores.dtype == np.float64
     own = batch_for(pool, seed=101, shift=1.0).x
-    assert pool.scores([1], own, batch_statistics=False).mean() < pool.scores([0], own, batch_statistics=False).mean()
+    assert pool.scores([1], own).mean() < pool.scores([0], own).mean()
 
 
 def check_single_rows_ignore_their_neighbours(make: MakePool) -> None:
@@ -118,9 +118,9 @@ def check_single_rows_ignore_their_neighbours(make: MakePool) -> None:
     x, others = batch_for(pool, seed=57).x, batch_for(pool, seed=58, shift=5.0).x
     mixed = torch.cat([x[:1], others])
     for expert in range(2):
-        together = pool.scores([expert], x, batch_statistics=False)[0, 0]
+        together = pool.scores([expert], x)[0, 0]
         for rows in (x[:1], mixed):
-            alone = pool.scores([expert], rows, batch_statistics=False)[0, 0]
+            alone = pool.scores([expert], rows)[0, 0]
             np.testing.assert_allclose(alone, together, rtol=1e-4)
             torch.testing.assert_close(pool.logits(expert, rows)[0], pool.logits(expert, x)[0], rtol=1e-4, atol=1e-4)
 
@@ -128,8 +128,7 @@ def check_single_rows_ignore_their_neighbours(make: MakePool) -> None:
 def check_batch_statistics_are_declared(make: MakePool) -> None:
     pool = trained_pool(make)
     x = batch_for(pool, seed=61).x
-    with_, without = (pool.scores([0], x, batch_statistics=flag) for flag in (True, False))
-    assert pool.uses_batch_statistics == (not np.allclose(with_, without))
+    assert pool.uses_batch_statistics == (not np.allclose(pool.batch_scores([0], x), pool.scores([0], x).mean(axis=1)))
 
 
 def check_evidence_is_of_each_row_by_itself_and_changes_nothing(make: MakePool) -> None:
@@ -149,7 +148,7 @@ def check_single_row_batches_work(make: MakePool) -> None:
     one = batch_for(pool, seed=59, rows=1)
     assert np.isfinite(pool.loss(0, one, step=9))
     assert np.isfinite(pool.train(0, one, step=9))
-    assert np.isfinite(pool.scores([0, 1], one.x, batch_statistics=True)).all()
+    assert np.isfinite(pool.batch_scores([0, 1], one.x)).all()
 
 
 def check_numbers_that_are_none_do_no_harm(make: MakePool) -> None:
@@ -159,7 +158,7 @@ def check_numbers_that_are_none_do_no_harm(make: MakePool) -> None:
     bad.x[0] = float("nan")
     assert np.isnan(pool.train(0, bad, step=9))
     assert_same(before, fingerprint(pool))
-    scores = pool.scores([0, 1], bad.x, batch_statistics=False)
+    scores = pool.scores([0, 1], bad.x)
     assert np.isfinite(scores).all()
     assert (scores[:, 0] > scores[:, 1:].max()).all()
     assert pool.logits(0, bad.x).isfinite().all()

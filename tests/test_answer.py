@@ -142,9 +142,9 @@ def test_a_pool_that_is_asked_for_all_at_once_routes_alike(
     answerer, x = Answerer(learner), torch.cat([task.test.whole().x for task in scenario.tasks])
     expected = [answerer.route(x, routing) for routing in ("sample", "batch")]  # type: ignore[arg-type]
     calls: list[int] = []
-    scores = EagerPool.scores
+    ask = EagerPool._ask
     monkeypatch.setattr(EagerPool, "asks_all_at_once", True)
-    monkeypatch.setattr(EagerPool, "scores", lambda *args, **kw: (calls.append(len(args[1])), scores(*args, **kw))[1])
+    monkeypatch.setattr(EagerPool, "_ask", lambda *args, **kw: (calls.append(len(args[1])), ask(*args, **kw))[1])
     routed = [answerer.route(x, routing) for routing in ("sample", "batch")]  # type: ignore[arg-type]
     assert calls.count(5) == len(calls) == 2, "once for the rows, once for the batch"
     for one, other in zip(routed, expected, strict=True):

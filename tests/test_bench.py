@@ -18,7 +18,6 @@ from hge.bench.stream import BATCH_SIZE, SyntheticTask
 from hge.bench.suite import PARTS, Wishes, bench
 from hge.cli import app
 from hge.plain import WARM_UP, Graphed, Model, Moments, Trainer
-from hge.pool import batch_scores
 
 ROOT = Path(__file__).parent.parent
 RECORDED = ROOT / "results/bench/cpu-short.json"
@@ -114,7 +113,7 @@ def test_every_expert_of_a_population_is_found_by_its_task(score: plain.ScoreNam
         for task in range(6):
             x = next(population.task(task, batches=1).batches(0, 1)).x
             routes = organised.organisation.route(
-                lambda ids, _, x=x: batch_scores(learner.pool, ids, x)[:, None], 1, rows_per_group=BATCH_SIZE
+                lambda ids, _, x=x: learner.pool.batch_scores(ids, x)[:, None], 1, rows_per_group=BATCH_SIZE
             )
             assert routes.expert[0] == task
 

@@ -72,7 +72,7 @@ class ScriptedPool:
     def state(self, expert: int, *, on_host: bool = True) -> dict[str, torch.Tensor]:
         return {}
 
-    def scores(self, experts: Sequence[int], x: torch.Tensor, *, batch_statistics: bool) -> FloatArray:
+    def scores(self, experts: Sequence[int], x: torch.Tensor) -> FloatArray:
         self.score_calls.append(tuple(experts))
         self.calls += [f"scores {expert}" for expert in experts]
         if not self.learned_scores:
@@ -80,6 +80,9 @@ class ScriptedPool:
         task = int(x[0]) // 1000  # the scripted input knows its task, as pixels do
         suits = [float(task not in self.learned[e]) + (9.0 if self.scores_late and e else 0.0) for e in experts]
         return np.array(suits)[:, None].repeat(len(x), axis=1)
+
+    def batch_scores(self, experts: Sequence[int], x: torch.Tensor) -> FloatArray:
+        return self.scores(experts, x)[:, 0]
 
 
 def learn(tasks: str, config: LearnerConfig = SMALL, pool: ScriptedPool | None = None) -> tuple[Learner, list[Event]]:

@@ -140,7 +140,7 @@ def test_images_are_changed_by_step_and_expert_and_only_for_the_expert() -> None
     assert losses[0] == losses[1] != losses[2]
     for pool in pools:
         pool.train(0, batch, step=0)
-    one, other = (pool.scores([0], batch.x, batch_statistics=False) for pool in pools)
+    one, other = (pool.scores([0], batch.x) for pool in pools)
     np.testing.assert_array_equal(one, other)
     assert not torch.equal(pools[0].logits(0, batch.x), pools[1].logits(0, batch.x))
 

@@ -122,7 +122,7 @@ def test_runs_are_the_same_as_one_by_one(pool: str, spec: PoolSpec, config: Lear
         assert vars(one.experts[expert].losses) == vars(many.experts[expert].losses)
         assert [r.step for r in one.experts[expert].replay.kept] == [r.step for r in many.experts[expert].replay.kept]
     everyone = range(len(one.experts))
-    scores = [learner.pool.scores(everyone, x, batch_statistics=True) for learner in (one, many)]
+    scores = [learner.pool.batch_scores(everyone, x) for learner in (one, many)]
     np.testing.assert_array_equal(*scores)
 
 
@@ -175,9 +175,8 @@ def test_a_run_ends_at_the_first_batch_that_is_not_the_experts(name: str, spec: 
         twin.train(0, batch_for(pool, seed=step), step)
     x = batch_for(pool, seed=60).x
     np.testing.assert_allclose(pool.logits(0, x).cpu(), twin.logits(0, x).cpu(), rtol=1e-5, atol=1e-6)
-    for flag in (True, False):
-        scores = [p.scores([0], x, batch_statistics=flag) for p in (pool, twin)]
-        np.testing.assert_allclose(*scores, rtol=1e-5)
+    np.testing.assert_allclose(*(p.scores([0], x) for p in (pool, twin)), rtol=1e-5)
+    np.testing.assert_allclose(*(p.batch_scores([0], x) for p in (pool, twin)), rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", POOLS)
@@ -284,4 +283,4 @@ def test_experts_move_between_pools(spec: PoolSpec) -> None:
     for expert in range(2):
         answers = [pool.logits(expert, x) for pool in pools]
         torch.testing.assert_close(*answers)
-    np.testing.assert_allclose(*(pool.scores([0, 1], x, batch_statistics=False) for pool in pools), rtol=1e-4)
+    np.testing.assert_allclose(*(pool.scores([0, 1], x) for pool in pools), rtol=1e-4)

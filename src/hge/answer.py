@@ -76,7 +76,7 @@ class Answerer:
             usual[int(e)], rows = self._scores_on_replay(int(e), int(e)), np.flatnonzero(routes.expert == e)
             for part in np.split(rows, range(ROWS_AT_ONCE, len(rows), ROWS_AT_ONCE)):
                 mine = x[torch.from_numpy(part)].to(device)
-                own[part] = self.learner.pool.scores([int(e)], mine, batch_statistics=False)[0]
+                own[part] = self.learner.pool.scores([int(e)], mine)[0]
         doubt = routes.scores[routes.expert, np.arange(len(x))]
         return unknown(surprise(own, routes.expert, usual), doubt, self.calibration.joint.usual_doubt)
 
@@ -165,7 +165,7 @@ class Answerer:
         version = experts[expert].batches_trained, experts[owner].batches_trained
         if key not in self._replay_scores or self._replay_scores[key][0] != version:
             kept = experts[owner].replay.kept
-            rows = [self.learner.pool.scores([expert], b.batch.x, batch_statistics=False)[0] for b in kept]
+            rows = [self.learner.pool.scores([expert], b.batch.x)[0] for b in kept]
             self._replay_scores[key] = version, np.concatenate([*rows, np.zeros(0 if rows else 1)])
         return self._replay_scores[key][1]
 

@@ -150,7 +150,7 @@ def _contestants(
     for name, pupils in learned.items():
         scores = [pupil.score for pupil in pupils]
         made.append(Contestant(name, _of(scores), _together(scores)))
-    made.append(Contestant("class-subspace", lambda x: pool.scores(ids, x, batch_statistics=False)))
+    made.append(Contestant("class-subspace", lambda x: pool.scores(ids, x)))
     made.append(Contestant("energy", energy))
     own = joint.weights.size + sum(reader.feature_basis.size for reader in joint.readers)
     made.append(

@@ -156,7 +156,7 @@ def check_networks(pool: ExpertPool, outputs: int, row: FloatRows) -> None:
     logits = _try("net", lambda: pool.logits(0, x))
     if logits.shape != (1, outputs):
         raise ValueError(f"net: got logits of shape {tuple(logits.shape)} for one row, expected {(1, outputs)}")
-    scores = _try("autoencoder", lambda: pool.scores([0], x, batch_statistics=False))
+    scores = _try("autoencoder", lambda: pool.scores([0], x))
     if scores.shape != (1, 1):
         raise ValueError(f"autoencoder: got scores of shape {scores.shape} for one row, expected (1, 1)")
 

@@ -16,7 +16,7 @@ from hge.expert import Expert, Remembered, Replay
 from hge.gate import FloatArray, Routes, Tree
 from hge.keys import Keys
 from hge.pivots import build_tree
-from hge.pool import ExpertPool, batch_scores
+from hge.pool import ExpertPool
 from hge.record import RunRecorder
 from hge.replays import ScoredReplays
 from hge.run import protocol
@@ -48,7 +48,7 @@ class SeparateExperts:
 
     def batch_scores(self, x: torch.Tensor) -> FloatArray:
         """Return every expert's score of a batch."""
-        return batch_scores(self.pool, range(len(self.experts)), x.to(self.pool.device))
+        return self.pool.batch_scores(range(len(self.experts)), x.to(self.pool.device))
 
 
 def organise(

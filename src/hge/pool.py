@@ -49,7 +49,7 @@ class ExpertPool(Protocol):
 
     @property
     def uses_batch_statistics(self) -> bool:
-        """Scores with and without batch statistics differ."""
+        """The score of a batch is not the mean of what its rows score by themselves."""
 
     @property
     def asks_all_at_once(self) -> bool:
@@ -84,11 +84,14 @@ class ExpertPool(Protocol):
         The caller must update `losses`, which has seen two at least, with every loss that comes.
         """
 
-    def scores(self, experts: Sequence[int], x: Tensor, *, batch_statistics: bool) -> FloatArray:
-        """Return the scores [experts, rows], lower is more suitable; see `Score.score` for `batch_statistics`.
+    def scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
+        """Return the scores [experts, rows] of rows, each by itself; lower is more suitable.
 
         They are finite: what is not a number suits nobody.
         """
+
+    def batch_scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
+        """Return the scores [experts] of a batch as a whole: the mean over its rows, with batch statistics."""
 
     def logits(self, expert: int, x: Tensor) -> Tensor:
         """Return the expert's answers [rows, outputs]; finite, too."""
@@ -234,17 +237,24 @@ class EagerPool:
 
     def _in_order(self, below: Sequence[tuple[int, int]], x: Tensor) -> bool:
         asked = sorted({expert for pair in below for expert in pair})
-        scores = dict(zip(asked, batch_scores(self, asked, x), strict=True))
+        scores = dict(zip(asked, self.batch_scores(asked, x), strict=True))
         return all(scores[expert] < scores[other] for expert, other in below)
 
     @torch.no_grad()
-    def scores(self, experts: Sequence[int], x: Tensor, *, batch_statistics: bool) -> FloatArray:
+    def scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
         """Ask each expert in turn."""
+        return np.asarray(self._ask(experts, x, batch_statistics=False).cpu())
+
+    @torch.no_grad()
+    def batch_scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
+        """Ask each expert in turn."""
+        return np.asarray(self._ask(experts, x, batch_statistics=True).mean(1).cpu())
+
+    def _ask(self, experts: Sequence[int], x: Tensor, *, batch_statistics: bool) -> Tensor:
         x = as_float(x)
         with self._arithmetic(), self._autocast():
             rows = [self.members[e].score.score(x, batch_statistics=batch_statistics) for e in experts]
-        scores = torch.stack(rows).double().nan_to_num(nan=UNSUITABLE, posinf=UNSUITABLE, neginf=UNSUITABLE)
-        return np.asarray(scores.cpu())
+        return torch.stack(rows).double().nan_to_num(nan=UNSUITABLE, posinf=UNSUITABLE, neginf=UNSUITABLE)
 
     @torch.no_grad()
     def logits(self, expert: int, x: Tensor) -> Tensor:
@@ -311,19 +321,13 @@ def evidence_of(parts: Tensor, logits: Tensor, features: Tensor) -> Evidence:
     return Evidence(*(np.asarray(array.double().cpu()) for array in arrays))
 
 
-def batch_scores(pool: ExpertPool, experts: Sequence[int], x: Tensor) -> FloatArray:
-    """Return the experts' scores of a whole batch: the mean over its rows."""
-    means: FloatArray = pool.scores(experts, x, batch_statistics=True).mean(axis=1)
-    return means
-
-
 def scorer(pool: ExpertPool, experts: int, x: Tensor, *, one_group: bool) -> ScoreExperts:
     """Return whom a gate asks for scores of rows, or of one group of them: the pool, or what it said of all at once."""
 
     def from_pool(ids: Sequence[int], groups: IntArray) -> FloatArray:
         if one_group:
-            return batch_scores(pool, ids, x)[:, None]
-        return pool.scores(ids, x[torch.from_numpy(groups)], batch_statistics=False)
+            return pool.batch_scores(ids, x)[:, None]
+        return pool.scores(ids, x[torch.from_numpy(groups)])
 
     if not pool.asks_all_at_once:
         return from_pool

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hge.expert import Expert
 from hge.gate import FloatArray
-from hge.pool import ExpertPool, batch_scores
+from hge.pool import ExpertPool
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,12 @@ class ScoredReplays:
     def batch_score(self, expert: int, owner: int, place: int) -> float:
         """Return the expert's score of a batch in the owner's replay, as of one group."""
         self.evaluations["replay"] += 1
-        return float(batch_scores(self.pool, [expert], self._rows(owner, place))[0])
+        return float(self.pool.batch_scores([expert], self._rows(owner, place))[0])
 
     def row_scores(self, expert: int, owner: int, place: int) -> FloatArray:
         """Return the expert's scores of the rows of a batch in the owner's replay."""
         self.evaluations["replay"] += 1
-        scores: FloatArray = self.pool.scores([expert], self._rows(owner, place), batch_statistics=False)[0]
+        scores: FloatArray = self.pool.scores([expert], self._rows(owner, place))[0]
         return scores
 
     def _rows(self, owner: int, place: int) -> Tensor:

@@ -115,8 +115,15 @@ class Residence:
         if expert == self.active:
             self.gates.read(expert, self.score.gate_tensors())
 
-    def scores(self, experts: Sequence[int], batch_statistics: bool, x: Tensor) -> Tensor:
+    def scores(self, experts: Sequence[int], x: Tensor) -> Tensor:
         """Return the scores [experts, rows] of some experts, finite."""
+        return self._scores(experts, x, batch_statistics=False)
+
+    def batch_scores(self, experts: Sequence[int], x: Tensor) -> Tensor:
+        """Return the scores [experts] of a batch as a whole, in double: only the means of its rows go to the host."""
+        return self._scores(experts, x, batch_statistics=True).double().mean(1)
+
+    def _scores(self, experts: Sequence[int], x: Tensor, *, batch_statistics: bool) -> Tensor:
         # In half precision rather than bfloat16: three bits more tell neighbours apart, and nothing is trained here.
         half = autocast(self.spec.precision, self.device, torch.float16)
         with torch.no_grad(), self.arithmetic(), half:

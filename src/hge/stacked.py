@@ -154,14 +154,22 @@ class StackedPool:
                     self._teach_late(batch)
 
     @torch.no_grad()
-    def scores(self, experts: Sequence[int], x: Tensor, *, batch_statistics: bool) -> FloatArray:
+    def scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
         """Ask all of them at once."""
+        return self._ask("scores", self.home.scores, experts, x)
+
+    def batch_scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
+        """Ask all of them at once."""
+        return self._ask("batch scores", self.home.batch_scores, experts, x)
+
+    def _ask(
+        self, kind: str, ask: Callable[[Sequence[int], Tensor], Tensor], experts: Sequence[int], x: Tensor
+    ) -> FloatArray:
         self.home.show_gate()
         experts = list(experts)
-        together = experts == list(range(self.home.gates.count))
-        score = partial(self.home.scores, experts, batch_statistics)
-        capture = together and self.home.score.asynchronous
-        scores = self.graphs(("scores", len(experts), batch_statistics), score, x) if capture else score(x)
+        capture = experts == list(range(self.home.gates.count)) and self.home.score.asynchronous
+        function = partial(ask, experts)
+        scores = self.graphs((kind, len(experts)), function, x) if capture else function(x)
         return np.asarray(scores.cpu()).astype(np.float64)
 
     @torch.no_grad()

@@ -138,7 +138,7 @@ class Steps:
 
     def _compare_scores(self, gates: int, x: Tensor) -> None:
         """Stop if the gate might choose another expert than the active one (Algorithm 1 to the letter)."""
-        scores = self.home.scores(range(gates), True, x).double().mean(1)
+        scores = self.home.batch_scores(range(gates), x)
         lower, higher = scores[self.pairs]
         chosen = ((lower < higher) | self.unused).all()
         torch.where(chosen, self.stopped, self.one, out=self.stopped)

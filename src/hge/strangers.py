@@ -46,11 +46,11 @@ def _unknown(pool: ExpertPool, calibration: Calibration, usual: Mapping[int, Flo
     assert joint is not None
     logs = joint.experts(joint.pairs(calibration.evidence(x)))
     chosen, rows = logs.argmax(axis=0), np.arange(len(x))
-    own = pool.scores(range(len(logs)), x, batch_statistics=False)[chosen, rows]
+    own = pool.scores(range(len(logs)), x)[chosen, rows]
     return unknown(surprise(own, chosen, usual), -logs[chosen, rows], joint.usual_doubt)
 
 
 def _on_replay(pool: ExpertPool, expert: Expert) -> FloatArray:
     """Return an expert's scores of the rows that it remembers."""
-    rows = [pool.scores([expert.id], kept.batch.x, batch_statistics=False)[0] for kept in expert.replay.kept]
+    rows = [pool.scores([expert.id], kept.batch.x)[0] for kept in expert.replay.kept]
     return np.concatenate(rows)

@@ -21,7 +21,6 @@ from hge.learner import Learner
 from hge.nets import Shape
 from hge.pivots import build_tree
 from hge.plain import Precision, ScoreName, arithmetic
-from hge.pool import batch_scores
 from hge.settling import SettlingOrganisation
 from hge.switch import RecentEntry
 from hge.types import Batch
@@ -132,9 +131,9 @@ class Population:
         board.batch, board.low = (np.empty((self.size, self.size, PLACES)) for _ in range(2))
         for owner in everyone:
             for place, batch in enumerate(self.task(owner).batches(0, PLACES)):
-                scores = learner.pool.scores(everyone, batch.x, batch_statistics=False)
+                scores = learner.pool.scores(everyone, batch.x)
                 together = learner.pool.uses_batch_statistics
-                means = batch_scores(learner.pool, everyone, batch.x) if together else scores.mean(axis=1)
+                means = learner.pool.batch_scores(everyone, batch.x) if together else scores.mean(axis=1)
                 board.batch[:, owner, place] = means
                 board.low[:, owner, place] = np.where(scores[owner] < scores, scores, np.inf).min(axis=1)
                 board.own_rows[owner, place] = 0, scores[owner]

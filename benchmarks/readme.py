@@ -1,4 +1,4 @@
-"""The results tables of README and docs/gates.md, made of the files in results/ and set after their markers.
+"""The tables of README, benchmarks/README and docs/gates.md, made of the files in results/, set after their markers.
 
     python benchmarks/readme.py    (or: make results)
 
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hge.recipes import PAPER
 from hge.tables import build_table, read_results, spread
 
 ROOT = Path(__file__).parent.parent
@@ -34,6 +35,7 @@ GATES = (
     ("cif-imgnet-best", 66.16),
 )
 GATE_SEEDS = 3
+TIMED = ("ge", "hge", "separate")
 SPEED = ("mlp-autoencoder", "mlp-subspace", "resnet18-autoencoder", "resnet18-subspace")
 GROUPS = ("1", "8", "32", "128")
 TREES = (("ge", "default"), ("hge", "default"), ("hge", "paper"))
@@ -230,6 +232,47 @@ def paper_table() -> str:
     return "\n".join(lines)
 
 
+def everything_table() -> str:
+    """How long one seed of the paper's scenarios takes on one H200: batches of full epochs times measured parts."""
+    ran: dict[tuple[str, str], dict[str, Any]] = {}
+    for result in read_results(ROOT / "results"):
+        protocol = result["protocol"]
+        if protocol["recipe"] == "paper" and not protocol.get("changed"):
+            ran.setdefault((protocol["scenario"], protocol["method"]), result)
+    lines = ["| scenario | batches | GE asks | HGE asks | GE, min | HGE, min | Separate, min |", "|---|" + "---|" * 6]
+    sums = np.zeros(len(TIMED))
+    for scenario in (stem.removesuffix("-best") for stem, _ in GATES):
+        settings = PAPER[scenario]
+        step, per_expert, plain = parts_of_a_step("resnet18" if settings.convolutional else "mlp")
+        found = [ran.get((scenario, method)) for method in TIMED]
+        asked = [r["score_evaluations_per_batch"].get("gate") if r else None for r in found]
+        batches = [r["batches"] * settings.epochs / r["protocol"]["epochs"] if r else 0 for r in found]
+        each = [plain if n is None else step + n * per_expert for n in asked]
+        minutes = np.multiply(batches, each) / 60_000
+        sums += minutes
+        shown = [f"{n:.1f}" if n else "–" for n in asked[:-1]] + [f"{m:.1f}" if m else "not run" for m in minutes]
+        count = f"{max(batches):,.0f}" if any(batches) else "–"
+        lines.append(f"| {scenario} | {count} | {' | '.join(shown)} |")
+    lines.append(f"| all of these | | | | {' | '.join(f'{total:.0f}' for total in sums)} |")
+    return "\n".join(lines)
+
+
+def parts_of_a_step(net: str) -> tuple[float, float, float]:
+    """Return milliseconds: a step of expert and autoencoder, a question to one more autoencoder, plain training."""
+
+    def median(file: str, part: str, way: str, experts: int) -> float:
+        rows = json.loads((ROOT / "results" / "bench" / f"h200-{file}.json").read_text())[part]
+        kind = {"steps": "loop", "gates": "gate"}[part]
+        return float(next(r for r in rows if (r[kind], r["experts"]) == (way, experts))["milliseconds"]["median"])
+
+    plain = median(f"steps-{net}-subspace", "steps", "plain graphed", 1)
+    step = median(f"steps-{net}-autoencoder", "steps", "GE sticky", 20)
+    if net == "mlp":
+        literal = median("steps-mlp-autoencoder", "steps", "GE literal", 20)
+        return step, (literal - step) / 20, plain
+    return step, median("gates-conv", "gates", "flat", 20) / 20, plain
+
+
 PAGES = {
     "README.md": {
         "digits": digits_table,
@@ -240,6 +283,7 @@ PAGES = {
         "speed": speed_table,
         "scale": scale_table,
     },
+    "benchmarks/README.md": {"everything": everything_table},
     "docs/gates.md": {"leaderboard": leaderboard_table, "unknown": unknown_table},
 }
 

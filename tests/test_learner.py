@@ -294,15 +294,29 @@ def test_review_asks_the_expert_that_the_oldest_batch_is_sent_to() -> None:
 
 
 def test_newcomer_whose_training_becomes_unstable_is_reviewed_too() -> None:
-    """The paper asks promoted experts only, and would create a second expert for the newcomer's task."""
-    for review_newcomers, experts in ((True, 2), (False, 3)):
+    """To the letter promoted experts are asked only, and the newcomer's task gets a second expert."""
+    for review_last_used, experts in ((True, 2), (False, 3)):
         pool = ScriptedPool()
         pool.scores_late = True  # never promoted
-        learner, _ = learn("AAAAAA" + "BBB" + "BBBB", replace(SMALL, review_newcomers=review_newcomers), pool)
+        learner, _ = learn("AAAAAA" + "BBB" + "BBBB", replace(SMALL, review_last_used=review_last_used), pool)
         pool.expert_loss = {1: 7.0}  # the loss of everything has risen on expert 1
         for step in range(13, 18):
             learner.learn(Batch(torch.tensor([1000.0 + step]), torch.tensor([1])))
         assert len(learner.experts) == experts
+
+
+def test_expert_in_use_is_reviewed_when_the_gate_sends_its_batches_elsewhere() -> None:
+    """An autoencoder that was promoted by a hair may lose every comparison; to the letter its task gets another one."""
+    for review_last_used, experts in ((True, 2), (False, 3)):
+        pool = ScriptedPool()
+        learner, events = learn("AAAAAA" + "BBBBBBBBB", replace(SMALL, review_last_used=review_last_used), pool)
+        assert learner.tree.experts == [0, 1]
+        pool.scores_late = True
+        for step in range(15, 22):
+            learner.learn(Batch(torch.tensor([1000.0 + step]), torch.tensor([1])))
+        assert len(learner.experts) == experts
+        reviews = [e for e in of_kind(events, LossReviewed) if isinstance(e, LossReviewed) and e.step > 15]
+        assert [(e.expert, e.new_task) for e in reviews[:2]] == [(0, True), (1, False)][: 1 + review_last_used]
 
 
 def test_next_task_right_after_a_review_costs_one_wrong_batch() -> None:

@@ -241,10 +241,10 @@ class Learner:
         self.recent.clear()
 
     def _expert_of_same_task(self, entries: list[RecentEntry[Batch]]) -> Expert | None:
-        """The expert with the lowest score, if its losses on R do not differ from those on its replay (Z-test)."""
+        """The expert with the lowest score, or the one in use, if its losses on R are those of its replay (Z-test)."""
         judges = [int(self._gate(entries[0])[0].expert[0])]
-        if self.config.review_newcomers and self.newcomers:
-            judges.append(min(self.newcomers, key=lambda expert: self._look(expert, entries[0]).loss))
+        if self.config.review_last_used and self.recent.previous_expert not in judges:
+            judges.append(self.recent.previous_expert)
         return next((self.experts[e] for e in judges if not self._losses_differ(self.experts[e], entries)), None)
 
     def _losses_differ(self, expert: Expert, entries: list[RecentEntry[Batch]]) -> bool:

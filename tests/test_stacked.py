@@ -96,6 +96,16 @@ def test_both_pools_emit_the_same_events(config: LearnerConfig, spec: PoolSpec, 
         np.testing.assert_allclose((one.loss, one.bound), (other.loss, other.bound), rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_adam_trains_scores_in_graphs_too(device: str) -> None:
+    """A score's optimiser is made before its network comes to the GPU."""
+    spec = replace(VAE, optimiser=OptimiserConfig("adam", lr=1e-2))
+    _, _, expected = learned("eager", spec, SETTINGS["literal"], device, in_runs=False)
+    _, steps, events = learned("stacked", spec, SETTINGS["literal"], device, in_runs=True)
+    assert discrete(events, device) == discrete(expected, device)
+    assert len({step.expert for step in steps}) > 1
+
+
 @pytest.mark.parametrize(
     "config", [c for c in SETTINGS.values() if not c.sticky], ids=[n for n, c in SETTINGS.items() if not c.sticky]
 )

@@ -28,7 +28,7 @@ class Plan:
 
 SHORT = Plan(warm_up=20, turn_seconds=0.1, call_seconds=0.02, repeats=4, setup_seconds=10.0)
 FULL = {
-    "cpu": Plan(warm_up=60, turn_seconds=0.5, call_seconds=0.1, repeats=11, setup_seconds=40.0),
+    "cpu": Plan(warm_up=60, turn_seconds=0.3, call_seconds=0.1, repeats=31, setup_seconds=40.0),
     "cuda": Plan(warm_up=100, turn_seconds=0.4, call_seconds=0.1, repeats=5, setup_seconds=60.0),
 }
 

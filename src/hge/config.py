@@ -37,8 +37,10 @@ class LearnerConfig:
     """ε_review: a Z-score above it means another task."""
     max_experts: int = 0
     """No more experts than this; a new task then goes to the expert that knows it best. 0: as many as it takes."""
+    review_newcomers: bool = True
+    """Test the losses of the newcomer that fits best, too; the paper asks promoted experts only."""
     review_last_used: bool = True
-    """Test the losses of the expert in use, too; False is the letter, which asks the gate's choice only."""
+    """No new expert while the one in use accepts the batches that went to others; False is the letter."""
     organisation: Literal["flat", "tree", "lca"] = "flat"
     """flat: GE. tree: HGE with experts that know their own (settling.py). lca: HGE as in the paper."""
     path_coverage: float = 0.98

@@ -105,6 +105,14 @@ class ExpertReused(Event):
 
 
 @dataclass(frozen=True)
+class BatchesReclaimed(Event):
+    """No task switch: the gate sent batches to experts that refused them, but the one in use accepts most of them."""
+
+    expert: int
+    batches: int
+
+
+@dataclass(frozen=True)
 class ExpertPromoted(Event):
     """A newcomer's score was the lower one often enough: it joined the gate."""
 

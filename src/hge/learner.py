@@ -13,6 +13,7 @@ import numpy as np
 from hge.calibration import Calibration
 from hge.config import LearnerConfig
 from hge.events import (
+    BatchesReclaimed,
     BatchSetAside,
     Emit,
     ExpertChanged,
@@ -241,11 +242,21 @@ class Learner:
         self.recent.clear()
 
     def _expert_of_same_task(self, entries: list[RecentEntry[Batch]]) -> Expert | None:
-        """The expert with the lowest score, or the one in use, if its losses on R are those of its replay (Z-test)."""
+        """The expert with the lowest score, if its losses on R do not differ from those on its replay (Z-test)."""
         judges = [int(self._gate(entries[0])[0].expert[0])]
-        if self.config.review_last_used and self.recent.previous_expert not in judges:
-            judges.append(self.recent.previous_expert)
-        return next((self.experts[e] for e in judges if not self._losses_differ(self.experts[e], entries)), None)
+        if self.config.review_newcomers and self.newcomers:
+            judges.append(min(self.newcomers, key=lambda expert: self._look(expert, entries[0]).loss))
+        same = next((self.experts[e] for e in judges if not self._losses_differ(self.experts[e], entries)), None)
+        return self._reclaiming(entries) if same is None and self.config.review_last_used else same
+
+    def _reclaiming(self, entries: list[RecentEntry[Batch]]) -> Expert | None:
+        """The expert in use, if it accepts most of R: then the gate went astray (docs/paper.md, reading 16)."""
+        last = self.experts[self.recent.previous_expert]
+        accepted = sum(self._look(last.id, entry).accepts for entry in entries)
+        if 2 * accepted <= len(entries):
+            return None
+        self.emit(BatchesReclaimed(self.steps, last.id, len(entries)))
+        return last
 
     def _losses_differ(self, expert: Expert, entries: list[RecentEntry[Batch]]) -> bool:
         """Z-test (Section 3.1) between the losses on R and those on the expert's replay."""

@@ -116,7 +116,7 @@ def paper(scenario: str) -> RunConfig:
         recipe="paper",
         score=ScoreConfig(name="autoencoder", kl_weight=1.0, sampled=True),
         optimiser=_papers_optimiser(PAPER[scenario]),
-        learner=LearnerConfig(sticky=False, newcomers_answer=False, promote_by_replay=False),
+        learner=LearnerConfig(sticky=False, review_newcomers=False, newcomers_answer=False, promote_by_replay=False),
     )
 
 

@@ -141,6 +141,11 @@ def _sentence(event: dict[str, Any], before: list[dict[str, Any]]) -> str | None
             return (
                 f"No more experts are allowed: expert {e}, of the lowest loss, learned the {event['batches']} batches."
             )
+        case "batches_reclaimed":
+            return (
+                f"But expert {e}, in use until then, accepts most of the {event['batches']} batches: the gate had sent "
+                "them astray. It learned them, and no expert was created."
+            )
         case "expert_promoted":
             return (
                 f"Expert {e} was promoted: on {event['rate']:.0%} of the batches that were compared its score was "

@@ -46,8 +46,8 @@ class Answerer:
             scores = follow(np.where(np.isfinite(alone.scores), alone.scores, UNSUITABLE))
             return Routes(*self._places(scores), scores)
         if routing == "batch":
-            return self._route(x, batch_statistics=True)
-        parts = [self._route(part, batch_statistics=False) for part in torch.split(x, ROWS_AT_ONCE)]
+            return self._route(x, one_group=True)
+        parts = [self._route(part, one_group=False) for part in torch.split(x, ROWS_AT_ONCE)]
         return Routes(
             np.concatenate([p.expert for p in parts]),
             np.concatenate([p.node for p in parts]),
@@ -102,14 +102,14 @@ class Answerer:
         confidence: FloatArray = 1 / np.exp(np.minimum(advantage, 500.0)).sum(axis=0)
         return confidence
 
-    def _route(self, x: Tensor, *, batch_statistics: bool) -> Routes:
+    def _route(self, x: Tensor, *, one_group: bool) -> Routes:
         learner, x = self.learner, x.to(self.learner.pool.device)
         if self.calibration is not None:
-            return self._route_jointly(self.calibration, x, one_group=batch_statistics)
+            return self._route_jointly(self.calibration, x, one_group=one_group)
 
-        score = scorer(learner.pool, len(learner.experts), x, one_group=batch_statistics)
-        groups = 1 if batch_statistics else len(x)
-        routes = learner.organisation.route(score, groups, rows_per_group=len(x) if batch_statistics else 1)
+        score = scorer(learner.pool, len(learner.experts), x, one_group=one_group)
+        groups = 1 if one_group else len(x)
+        routes = learner.organisation.route(score, groups, rows_per_group=len(x) if one_group else 1)
         if not (learner.config.newcomers_answer and learner.newcomers):
             return routes
         newcomers = learner.newcomers

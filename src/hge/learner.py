@@ -227,7 +227,7 @@ class Learner:
     def _review(self) -> None:
         """The last part of Algorithm 1: the loss stays high. Another task, or has training become unstable?"""
         entries = list(self.recent)
-        expert = self._expert_of_same_task(entries) if self.config.review else None
+        expert = self._expert_of_same_task(entries) or self._reclaiming(entries) if self.config.review else None
         if expert is None and len(self.experts) == self.config.max_experts:
             looks = [self._look(e.id, entries[0]) for e in self.experts]
             expert = min(looks, key=lambda look: look.loss if isfinite(look.loss) else inf).expert
@@ -246,14 +246,14 @@ class Learner:
         judges = [int(self._gate(entries[0])[0].expert[0])]
         if self.config.review_newcomers and self.newcomers:
             judges.append(min(self.newcomers, key=lambda expert: self._look(expert, entries[0]).loss))
-        same = next((self.experts[e] for e in judges if not self._losses_differ(self.experts[e], entries)), None)
-        return self._reclaiming(entries) if same is None and self.config.review_last_used else same
+        return next((self.experts[e] for e in judges if not self._losses_differ(self.experts[e], entries)), None)
 
     def _reclaiming(self, entries: list[RecentEntry[Batch]]) -> Expert | None:
         """The expert in use, if it accepts most of R: then the gate went astray (docs/paper.md, reading 16)."""
+        if not self.config.review_last_used:
+            return None
         last = self.experts[self.recent.previous_expert]
-        accepted = sum(self._look(last.id, entry).accepts for entry in entries)
-        if 2 * accepted <= len(entries):
+        if 2 * sum(self._look(last.id, entry).accepts for entry in entries) <= len(entries):
             return None
         self.emit(BatchesReclaimed(self.steps, last.id, len(entries)))
         return last

@@ -240,16 +240,15 @@ class EagerPool:
         scores = dict(zip(asked, self.batch_scores(asked, x), strict=True))
         return all(scores[expert] < scores[other] for expert, other in below)
 
-    @torch.no_grad()
     def scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
         """Ask each expert in turn."""
         return np.asarray(self._ask(experts, x, batch_statistics=False).cpu())
 
-    @torch.no_grad()
     def batch_scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
         """Ask each expert in turn."""
         return np.asarray(self._ask(experts, x, batch_statistics=True).mean(1).cpu())
 
+    @torch.no_grad()
     def _ask(self, experts: Sequence[int], x: Tensor, *, batch_statistics: bool) -> Tensor:
         x = as_float(x)
         with self._arithmetic(), self._autocast():

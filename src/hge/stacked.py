@@ -153,7 +153,6 @@ class StackedPool:
                     self.rows[expert] += len(batch)
                     self._teach_late(batch)
 
-    @torch.no_grad()
     def scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
         """Ask all of them at once."""
         return self._ask("scores", self.home.scores, experts, x)
@@ -162,6 +161,7 @@ class StackedPool:
         """Ask all of them at once."""
         return self._ask("batch scores", self.home.batch_scores, experts, x)
 
+    @torch.no_grad()
     def _ask(
         self, kind: str, ask: Callable[[Sequence[int], Tensor], Tensor], experts: Sequence[int], x: Tensor
     ) -> FloatArray:

@@ -321,6 +321,31 @@ def test_expert_in_use_reclaims_batches_that_the_gate_sent_elsewhere() -> None:
         assert pool.trained == [(step, experts - 1) for step in (15, 16, 17)]
 
 
+@pytest.mark.parametrize("before", range(8))
+def test_expert_in_use_reclaims_nothing_of_the_next_task(before: int) -> None:
+    """R may hold batches of both tasks when it is reviewed: each goes to the expert of its own task."""
+    pool = ScriptedPool()
+    learner, events = learn("AAAAAA" + "BBBBBBBBB", pool=pool)
+    pool.scores_late = True
+    pool.trained.clear()
+    for step, task in enumerate([1] * before + [2] * 8, start=15):
+        learner.learn(Batch(torch.tensor([1000.0 * task + step]), torch.tensor([task])))
+    assert [event.expert for event in of_kind(events, ExpertCreated)] == [1, 2]
+    assert pool.trained == [(step, 1 if step < 15 + before else 2) for step in range(15, 15 + before + 8)]
+
+
+def test_batch_that_the_expert_in_use_does_not_take_back_is_an_outlier() -> None:
+    pool = ScriptedPool()
+    learner, events = learn("AAAAAA" + "BBBBBBBBB", pool=pool)
+    pool.scores_late = True
+    pool.extra_loss = {1016: 9.0}
+    for step in range(15, 21):
+        learner.learn(Batch(torch.tensor([1000.0 + step]), torch.tensor([1])))
+    assert of_kind(events, BatchesReclaimed)[0] == BatchesReclaimed(step=17, expert=1, batches=2)
+    assert OutlierSettled(19, 16, 1) in events
+    assert len(learner.experts) == 2
+
+
 def test_expert_in_use_does_not_reclaim_another_task() -> None:
     """Not even where a stray batch in its replay makes every difference look small to the Z-test."""
     pool = ScriptedPool()

@@ -106,7 +106,7 @@ class ExpertReused(Event):
 
 @dataclass(frozen=True)
 class BatchesReclaimed(Event):
-    """No task switch: the gate sent batches to experts that refused them, but the one in use accepts most of them."""
+    """No task switch: the gate sent batches to experts that refused them, but the one in use accepts these of them."""
 
     expert: int
     batches: int

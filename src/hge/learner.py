@@ -227,7 +227,9 @@ class Learner:
     def _review(self) -> None:
         """The last part of Algorithm 1: the loss stays high. Another task, or has training become unstable?"""
         entries = list(self.recent)
-        expert = self._expert_of_same_task(entries) or self._reclaiming(entries) if self.config.review else None
+        expert = self._expert_of_same_task(entries) if self.config.review else None
+        if expert is None and self._reclaims(entries):
+            return
         if expert is None and len(self.experts) == self.config.max_experts:
             looks = [self._look(e.id, entries[0]) for e in self.experts]
             expert = min(looks, key=lambda look: look.loss if isfinite(look.loss) else inf).expert
@@ -248,15 +250,20 @@ class Learner:
             judges.append(min(self.newcomers, key=lambda expert: self._look(expert, entries[0]).loss))
         return next((self.experts[e] for e in judges if not self._losses_differ(self.experts[e], entries)), None)
 
-    def _reclaiming(self, entries: list[RecentEntry[Batch]]) -> Expert | None:
-        """The expert in use, if it accepts most of R: then the gate went astray (docs/paper.md, reading 16)."""
-        if not self.config.review_last_used:
-            return None
+    def _reclaims(self, entries: list[RecentEntry[Batch]]) -> bool:
+        """The expert in use learns what it accepts of R, from which the gate had led it astray (reading 16).
+
+        R stays as it is: what it does not accept goes on waiting, as an outlier or as the beginning of another task.
+        """
+        if not (self.config.review and self.config.review_last_used):
+            return False
         last = self.experts[self.recent.previous_expert]
-        if 2 * sum(self._look(last.id, entry).accepts for entry in entries) <= len(entries):
-            return None
-        self.emit(BatchesReclaimed(self.steps, last.id, len(entries)))
-        return last
+        accepted = [entry for entry in entries if self._look(last.id, entry).accepts]
+        for entry in accepted:
+            self._train(last, entry)
+        if accepted:
+            self.emit(BatchesReclaimed(self.steps, last.id, len(accepted)))
+        return bool(accepted)
 
     def _losses_differ(self, expert: Expert, entries: list[RecentEntry[Batch]]) -> bool:
         """Z-test (Section 3.1) between the losses on R and those on the expert's replay."""

@@ -143,8 +143,8 @@ def _sentence(event: dict[str, Any], before: list[dict[str, Any]]) -> str | None
             )
         case "batches_reclaimed":
             return (
-                f"But expert {e}, in use until then, accepts most of the {event['batches']} batches: the gate had sent "
-                "them astray. It learned them, and no expert was created."
+                f"But expert {e}, in use until then, accepts {event['batches']} of the batches: the gate had sent them "
+                "astray. It learned them, and no expert was created."
             )
         case "expert_promoted":
             return (

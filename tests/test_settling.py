@@ -182,6 +182,17 @@ def test_smaller_groups_need_lower_scores() -> None:
     assert margin.settle(1) == margin.row < 30
 
 
+def test_thresholds_are_made_once_for_groups_of_one_size() -> None:
+    """Making them takes K² steps: with a thousand experts a hundred times as long as the search that needs them."""
+    rng = np.random.default_rng(2)
+    tree = build_tree(range(3), (board := full_board(rng.normal(size=(3, 3, PLACES, ROWS)))).batch, rng)
+    margins, fresh = board.margins(tree), board.margins(tree)
+    first = margins.settle(ROWS)
+    assert margins.settle(ROWS) is first
+    assert margins.settle(1) == fresh.settle(1) != first
+    assert margins.settle(ROWS) == first
+
+
 def test_few_questions_are_asked_on_separated_data() -> None:
     rng = np.random.default_rng(1)
     organisation, _, _ = organised(12, separated(12, rng))

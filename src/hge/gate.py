@@ -12,7 +12,7 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-ScoreExperts = Callable[[Sequence[int], IntArray], FloatArray]
+ScoreExperts = Callable[[Sequence[int] | IntArray, IntArray], FloatArray]
 """(expert ids, groups) -> finite scores [ids, groups], lower is better. A batch is one group, single samples many."""
 
 
@@ -145,7 +145,7 @@ class Tree:
             children = np.array(self.children[n], dtype=np.int64)
             if not len(children) or not len(members):
                 continue
-            scores = answers.ask(self.owners[children].tolist(), members)
+            scores = answers.ask(self.owners[children], members)
             choice = scores.argmin(axis=0)
             lowest = scores[choice, np.arange(len(members))]
             improves = lowest < best[members]
@@ -290,15 +290,13 @@ class _Answers:
         answered: FloatArray = self.scores[expert, groups]
         return answered
 
-    def ask(self, ids: list[int], groups: IntArray) -> FloatArray:
+    def ask(self, ids: IntArray, groups: IntArray) -> FloatArray:
         """Return the scores [ids, groups]."""
-        distinct = list(dict.fromkeys(ids))
-        cells = np.ix_(np.array(distinct), groups)
-        unknown = np.isinf(self.scores[cells])
-        if unknown.all():
-            self.scores[cells] = self._score(distinct, groups)
+        cells = np.ix_(ids, groups)
+        if np.isinf(self.scores[cells]).all():
+            self.scores[cells] = self._score(ids, groups)
         else:
-            for i in distinct:
+            for i in ids.tolist():
                 self.ask_one(i, groups)
-        answered: FloatArray = self.scores[cells if len(distinct) == len(ids) else np.ix_(np.array(ids), groups)]
+        answered: FloatArray = self.scores[cells]
         return answered

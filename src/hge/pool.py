@@ -323,7 +323,8 @@ def evidence_of(parts: Tensor, logits: Tensor, features: Tensor) -> Evidence:
 def scorer(pool: ExpertPool, experts: int, x: Tensor, *, one_group: bool) -> ScoreExperts:
     """Return whom a gate asks for scores of rows, or of one group of them: the pool, or what it said of all at once."""
 
-    def from_pool(ids: Sequence[int], groups: IntArray) -> FloatArray:
+    def from_pool(ids: Sequence[int] | IntArray, groups: IntArray) -> FloatArray:
+        ids = ids.tolist() if isinstance(ids, np.ndarray) else ids
         if one_group:
             return pool.batch_scores(ids, x)[:, None]
         return pool.scores(ids, x[torch.from_numpy(groups)])
@@ -331,7 +332,7 @@ def scorer(pool: ExpertPool, experts: int, x: Tensor, *, one_group: bool) -> Sco
     if not pool.asks_all_at_once:
         return from_pool
     known = from_pool(range(experts), np.arange(len(x)))
-    return lambda ids, groups: known[np.ix_(np.array(ids), groups)]
+    return lambda ids, groups: known[np.ix_(np.asarray(ids), groups)]
 
 
 def resolve_device(name: str) -> str:

@@ -176,14 +176,19 @@ class Margins:
     alone: dict[int, Margin] = field(default_factory=dict)
     against: dict[tuple[int, int], Margin] = field(default_factory=dict)
     reaches: dict[tuple[int, int], Reach] = field(default_factory=dict)
+    _settled: dict[int, Settle] = field(default_factory=dict, repr=False, compare=False)
+    """Rows -> thresholds, of the last size only: with many experts, making them takes longer than a search."""
 
     def settle(self, rows: int) -> Settle:
         """Return the thresholds for groups of so many rows."""
-        return Settle(
-            {expert: margin.settle(rows) for expert, margin in self.alone.items()},
-            {pair: margin.settle(rows) for pair, margin in self.against.items()},
-            {pair: reach.beyond(rows) for pair, reach in self.reaches.items()},
-        )
+        if rows not in self._settled:
+            self._settled.clear()
+            self._settled[rows] = Settle(
+                {expert: margin.settle(rows) for expert, margin in self.alone.items()},
+                {pair: margin.settle(rows) for pair, margin in self.against.items()},
+                {pair: reach.beyond(rows) for pair, reach in self.reaches.items()},
+            )
+        return self._settled[rows]
 
 
 @dataclass

@@ -166,8 +166,9 @@ class StackedPool:
         self, kind: str, ask: Callable[[Sequence[int], Tensor], Tensor], experts: Sequence[int], x: Tensor
     ) -> FloatArray:
         self.home.show_gate()
-        experts = list(experts)
-        capture = experts == list(range(self.home.gates.count)) and self.home.score.asynchronous
+        everyone = range(self.home.gates.count)
+        of_all = experts == everyone or list(experts) == list(everyone)  # a range is compared at once
+        capture = of_all and self.home.score.asynchronous
         function = partial(ask, experts)
         scores = self.graphs((kind, len(experts)), function, x) if capture else function(x)
         return np.asarray(scores.cpu()).astype(np.float64)

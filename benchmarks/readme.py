@@ -234,44 +234,24 @@ def paper_table() -> str:
 
 
 def everything_table() -> str:
-    """How long one seed of the paper's scenarios takes on one H200: batches of full epochs times measured parts."""
-    ran: dict[tuple[str, str], dict[str, Any]] = {}
+    """How long one seed of the paper's scenarios takes on one H200, by the speed of the runs that were timed."""
+    timed: dict[tuple[str, str], list[float]] = {}
     for result in read_results(ROOT / "results"):
         protocol = result["protocol"]
-        if protocol["recipe"] == "paper" and not protocol.get("changed"):
-            ran.setdefault((protocol["scenario"], protocol["method"]), result)
-    lines = ["| scenario | batches | GE asks | HGE asks | GE, min | HGE, min | Separate, min |", "|---|" + "---|" * 6]
+        at_once = protocol.get("runs_at_once", 0) if protocol["device"] == "cuda" else 0
+        if at_once and protocol["recipe"] == "paper" and not protocol["changed"]:
+            rows = result["batches"] * protocol["batch_size"]
+            longer = PAPER[protocol["scenario"]].epochs / protocol["epochs"]
+            minutes = longer * rows / (60 * at_once * result["samples_per_second"])
+            timed.setdefault((protocol["scenario"], protocol["method"]), []).append(minutes)
+    lines = ["| scenario | GE, min | HGE, min | Separate, min |", "|---|" + "---|" * len(TIMED)]
     sums = np.zeros(len(TIMED))
     for scenario in dict.fromkeys(cell.scenario for number in (4, 5) for cell in paper_cells(number)):
-        settings = PAPER[scenario]
-        step, per_expert, plain = parts_of_a_step("resnet18" if settings.convolutional else "mlp")
-        found = [ran.get((scenario, method)) for method in TIMED]
-        asked = [r["score_evaluations_per_batch"].get("gate") if r else None for r in found]
-        batches = [r["batches"] * settings.epochs / r["protocol"]["epochs"] if r else 0 for r in found]
-        each = [plain if n is None else step + n * per_expert for n in asked]
-        minutes = np.multiply(batches, each) / 60_000
-        sums += minutes
-        shown = [f"{n:.1f}" if n else "–" for n in asked[:-1]] + [f"{m:.1f}" if m else "not run" for m in minutes]
-        count = f"{max(batches):,.0f}" if any(batches) else "–"
-        lines.append(f"| {scenario} | {count} | {' | '.join(shown)} |")
-    lines.append(f"| all of these | | | | {' | '.join(f'{total:.0f}' for total in sums)} |")
+        means = [float(np.mean(timed.get((scenario, method), 0.0))) for method in TIMED]
+        sums += means
+        lines.append(f"| {scenario} | {' | '.join(f'{m:.1f}' if m else 'not timed' for m in means)} |")
+    lines.append(f"| all of these | {' | '.join(f'{total:.0f}' for total in sums)} |")
     return "\n".join(lines)
-
-
-def parts_of_a_step(net: str) -> tuple[float, float, float]:
-    """Return milliseconds: a step of expert and autoencoder, a question to one more autoencoder, plain training."""
-
-    def median(file: str, part: str, way: str, experts: int) -> float:
-        rows = json.loads((ROOT / "results" / "bench" / f"h200-{file}.json").read_text())[part]
-        kind = {"steps": "loop", "gates": "gate"}[part]
-        return float(next(r for r in rows if (r[kind], r["experts"]) == (way, experts))["milliseconds"]["median"])
-
-    plain = median(f"steps-{net}-subspace", "steps", "plain graphed", 1)
-    step = median(f"steps-{net}-autoencoder", "steps", "GE sticky", 20)
-    if net == "mlp":
-        literal = median("steps-mlp-autoencoder", "steps", "GE literal", 20)
-        return step, (literal - step) / 20, plain
-    return step, median("gates-conv", "gates", "flat", 20) / 20, plain
 
 
 PAGES = {

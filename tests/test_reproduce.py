@@ -169,9 +169,12 @@ def test_a_process_that_dies_while_it_tells_its_result(tmp_path: Path) -> None:
 
 def test_a_run_whose_end_was_not_heard_of_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [job] = jobs_of([("split-digits", "ge")], epochs_scale=0.05)
-    made = carry_out(job, Place(tmp_path))
+    place = Place(tmp_path, runs_at_once=3)
+    made = carry_out(job, place)
+    assert made.result is not None
+    assert made.result["protocol"]["runs_at_once"] == 3
     monkeypatch.setattr(jobs, "run", None)
-    assert carry_out(job, Place(tmp_path)) == made
+    assert carry_out(job, place) == made
     other = replace(job, config=replace(job.config, seed=7))  # of the same name
     assert "NoneType" in carry_out(other, Place(tmp_path)).error
 

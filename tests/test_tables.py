@@ -126,6 +126,12 @@ def test_verdicts(cell: Cell, mean: float | None, verdict: str) -> None:
     assert judge(cell, mean) == verdict
 
 
+def test_asking_fewer_experts_is_no_merit_if_some_cannot_be_asked() -> None:
+    cell = Cell("cif10", "HGE", "experts_queried", 4.1, 0.3)
+    assert judge(cell, 3.0) == "better"
+    assert judge(cell, 3.0, unpromoted=0.5) == "differs"
+
+
 def test_what_nobody_ran_is_said_to_be_so() -> None:
     found = build_table(4, [])
     assert len(found) == len(paper_table(4))

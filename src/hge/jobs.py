@@ -31,6 +31,8 @@ class Place:
     data: Path | None = None
     """The data sets; None: where they are looked for by default."""
     checkpoint_every: int = CHECKPOINT_EVERY
+    runs_at_once: int = 1
+    """How many runs share the device: without it a result's speed says little."""
 
     def folder(self, name: str) -> Path:
         """Return the folder of a job."""
@@ -63,7 +65,8 @@ def carry_out(job: Job, place: Place) -> Outcome:
     (folder / ERROR).unlink(missing_ok=True)
     try:
         # A run whose end was not heard of has its result here already.
-        return Outcome(job.name, _finished(job, folder) or _run(job, place, _Teller(folder)))
+        result = _finished(job, folder) or _run(job, place, _Teller(folder))
+        return Outcome(job.name, result | {"protocol": result["protocol"] | {"runs_at_once": place.runs_at_once}})
     except Exception as error:
         (folder / ERROR).write_text(traceback.format_exc(), encoding="utf-8")
         return Outcome(job.name, None, f"{type(error).__name__}: {error}")

@@ -138,11 +138,12 @@ def read_result(folder: Path) -> dict[str, Any]:
 def environment() -> dict[str, Any]:
     """Say what the run ran on: commit, versions, threads, machine."""
     packages = ("torch", "numpy", "scikit-learn")
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "commit": _commit(),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
         "threads": torch.get_num_threads(),
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "machine": ", ".join([f"{platform.system()} {platform.machine()}", f"{os.cpu_count()} cores", *gpus]),
     }
 
 

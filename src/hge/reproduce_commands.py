@@ -66,7 +66,7 @@ def reproduce_command(
     chosen = choose(subjects(numbers, figure or []), scenario or [], method or [])
     if not chosen:
         raise ValueError("table: got nothing, expected --table, --figure, or --scenario with --method")
-    place = Place(work.absolute(), data.absolute() if data else None, checkpoint_every)
+    place = Place(work.absolute(), data.absolute() if data else None, checkpoint_every, workers)
     # Where a cluster computes, this machine cannot tell whether a device is usable.
     device = resolve_device(device) if executor == "local" or device == "auto" else device
     jobs = build_jobs(

@@ -346,6 +346,17 @@ def test_batch_that_the_expert_in_use_does_not_take_back_is_an_outlier() -> None
     assert len(learner.experts) == 2
 
 
+@pytest.mark.parametrize("sticky", [False, True])
+def test_expert_in_use_does_not_reclaim_what_it_refused_itself(sticky: bool) -> None:
+    """Outliers that are settled just before a review widen its bound; that is no reason to ask again."""
+    pool = ScriptedPool()
+    pool.extra_loss = {193: 56.0, 195: 56.0} | {1000 + step: -4.0 if step % 7 == 3 else 4.0 for step in range(200, 260)}
+    learner, events = learn("A" * 200 + "B" * 60, replace(LearnerConfig(), sticky=sticky), pool)
+    assert not of_kind(events, BatchesReclaimed)
+    assert len(learner.experts) == 2
+    assert all(expert == 1 for step, expert in pool.trained if step >= 200)
+
+
 def test_expert_in_use_does_not_reclaim_another_task() -> None:
     """Not even where a stray batch in its replay makes every difference look small to the Z-test."""
     pool = ScriptedPool()

@@ -170,6 +170,20 @@ def test_upkeep_is_bounded_per_batch_and_rests_when_nothing_changes() -> None:
     assert replays.looks == settled
 
 
+def test_quiet_leaves_room_for_an_outlier_at_the_end_of_a_run() -> None:
+    """A run of batches must not pass the moment at which, one by one, the next sweep would have begun."""
+    organisation, replays, _ = organised(5, separated(5, np.random.default_rng(1)))
+    while not (quiet := organisation.quiet(4)):
+        stream(organisation, replays, [4], start=1000)
+    replays.trained_count[4] += quiet + 1
+    organisation.upkeep(2000, 4)
+    assert not organisation.waiting
+    assert organisation.swept is None
+    replays.trained_count[4] += 1
+    organisation.upkeep(2001, 4)
+    assert organisation.swept == 4
+
+
 def test_smaller_groups_need_lower_scores() -> None:
     """A mean over few rows scatters more; thresholds go from that of a batch to that of a row with 1/√n."""
     rng = np.random.default_rng(2)

@@ -63,6 +63,16 @@ def test_other_scores_go_on_alike(spec: PoolSpec) -> None:
     assert repr(list(second.learn_all(BATCHES[50:]))) == repr(steps[50:])
 
 
+def test_a_snapshot_stays_as_it_was_taken() -> None:
+    learner, _ = learner_of(SETTINGS["tree"], "eager", MLP)
+    taken, as_taken = [], []
+    for batch in BATCHES:
+        learner.learn(batch)
+        taken.append(take(learner).facts)
+        as_taken.append(json.dumps(taken[-1]))
+    assert [json.dumps(facts) for facts in taken] == as_taken
+
+
 def test_taking_a_snapshot_changes_nothing() -> None:
     config = SETTINGS["tree"]
     plain, _ = learner_of(config, "stacked", MLP)

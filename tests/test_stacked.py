@@ -221,6 +221,24 @@ def test_a_run_hears_nothing_of_one_that_was_interrupted(monkeypatch: pytest.Mon
     assert losses[0] == losses[1]
 
 
+def test_the_loss_that_ended_a_run_is_not_taken_for_that_of_another_batch() -> None:
+    """An interrupted batch leaves the learner where it was: the next one has the same step."""
+    keys = Keys(seed=1)
+    pool = StackedPool(MLP, keys, torch.device("cpu"))
+    learner = Learner(STICKY, pool, keys, lambda event: None)
+    batches = list(stream("0", 14))
+    list(learner.learn_all(batches))
+    strange = Batch(batches[0].x + 50, 3 - batches[0].y)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(learner, "_gate", interrupted)
+        list(learner.learn_all([strange]))
+    assert not learner.learn(batches[5]).set_aside
+
+
+def interrupted(entry: object) -> None:
+    raise KeyboardInterrupt
+
+
 def _followed(run: Iterator[float], losses: LossStats) -> Iterator[float]:
     for loss in run:
         losses.update(loss)

@@ -196,6 +196,7 @@ class Learner:
         self.recent.append(entry)
         taken = best = self._forward(entry)
         if not best.accepts:
+            entry.refused_by = best.expert.id
             newcomer = self._accepting_newcomer(entry)
             if newcomer is not None:
                 lower = self._scores_lower(newcomer, best)
@@ -251,14 +252,16 @@ class Learner:
         return next((self.experts[e] for e in judges if not self._losses_differ(self.experts[e], entries)), None)
 
     def _reclaims(self, entries: list[RecentEntry[Batch]]) -> bool:
-        """The expert in use learns what it accepts of R, from which the gate had led it astray (reading 16).
+        """The expert in use learns what it accepts of R and was never offered: there the gate went astray (reading 16).
 
-        R stays as it is: what it does not accept goes on waiting, as an outlier or as the beginning of another task.
+        R stays as it is: the rest goes on waiting, as outliers or as the beginning of another task.
         """
-        if not (self.config.review and self.config.review_last_used):
-            return False
         last = self.experts[self.recent.previous_expert]
-        accepted = [entry for entry in entries if self._look(last.id, entry).accepts]
+        asked_anyway = self.config.sticky or last.id in self.newcomers
+        if asked_anyway or not (self.config.review and self.config.review_last_used):
+            return False
+        astray = [entry for entry in entries if entry.refused_by != last.id]
+        accepted = [entry for entry in astray if self._look(last.id, entry).accepts]
         for entry in accepted:
             self._train(last, entry)
         if accepted:

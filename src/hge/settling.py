@@ -244,7 +244,8 @@ class SettlingOrganisation:
         """Count the batches before the expert will have learned enough for a sweep; none while one is going on."""
         if self.sweep or self.waiting or self.swept is not None or used != self.last_used:
             return 0
-        return max(0, int(SWEEP_GROWTH * self.trained_at_sweep.get(used, 0)) - self.replays.trained(used))
+        until = int(SWEEP_GROWTH * self.trained_at_sweep.get(used, 0)) - self.replays.trained(used)
+        return max(0, until - 1)  # with the last batch of a run an outlier may be trained on, too
 
     def _look_again(self, expert: int, growth: float) -> None:
         """Put an expert in line for a sweep, if it has learned enough since the last one."""

@@ -59,7 +59,7 @@ def take(learner: Learner) -> Snapshot:
         ],
         "recent": {
             "previous_expert": learner.recent.previous_expert,
-            "entries": [[entry.step, entry.expert] for entry in learner.recent],
+            "entries": [[entry.step, entry.expert, entry.refused_by] for entry in learner.recent],
         },
         "guard": _guard(learner.guard, tensors),
         "organisation": _organisation(learner.organisation, tensors),
@@ -108,8 +108,8 @@ def _restore(learner: Learner, snapshot: Snapshot) -> None:
     learner.evaluations.clear()
     learner.evaluations.update(facts["evaluations"])  # in place: the replays count there, too
     learner.recent.previous_expert = facts["recent"]["previous_expert"]
-    for place, (step, who) in enumerate(facts["recent"]["entries"]):
-        learner.recent.append(RecentEntry(step, get_batch(snapshot.tensors, f"recent.{place}", device), who))
+    for place, (step, *fate) in enumerate(facts["recent"]["entries"]):
+        learner.recent.append(RecentEntry(step, get_batch(snapshot.tensors, f"recent.{place}", device), *fate))
     _restore_guard(learner, facts["guard"], snapshot.tensors)
     _restore_organisation(learner.organisation, facts["organisation"], snapshot.tensors)
     _restore_calibration(learner, facts["calibration"], snapshot.tensors)
@@ -158,7 +158,7 @@ def _organisation(organisation: Organisation, tensors: dict[str, Tensor]) -> dic
     return facts | {
         "batch_rows": board.batch_rows,
         "own_rows": [[owner, place, arrived] for (owner, place), (arrived, _) in board.own_rows.items()],
-        "newcomers": organisation.newcomers,
+        "newcomers": list(organisation.newcomers),
         "waiting": list(organisation.waiting),
         "sweep": [list(look) for look in organisation.sweep],
         "swept": organisation.swept,

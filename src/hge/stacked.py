@@ -34,6 +34,8 @@ from hge.types import Batch
 
 MOST_MODELS, MOST_NETWORKS = 1024, 32
 """Experts up to which a GPU had better be asked for the scores of all: by closed forms, and by networks."""
+NOBODY = (-1, None, nan)
+"""No expert refused a batch for its loss."""
 LONG_WAIT = 3e-4
 """Seconds that the host waited for a step, above which the GPU is the slower of the two by far."""
 
@@ -48,8 +50,8 @@ class StackedPool:
         self.home = Residence(spec, keys, device)
         self.rows: list[int] = []
         self.rows_at_refresh: list[int] = []
-        self.refused = (-1, -1, nan)
-        """Expert, step and loss of the batch that ended the last run; void once the expert is trained again."""
+        self.refused: tuple[int, Batch | None, float] = NOBODY
+        """Expert, batch and loss at which the last run ended; void once the expert is trained again."""
         self.noise = torch.Generator(device)
         self.mailbox = Mailbox(device, places=2, results=TOGETHER, width=2)
         self.under_way: deque[tuple[int, Batch]] = deque()
@@ -91,7 +93,7 @@ class StackedPool:
 
     def loss(self, expert: int, batch: Batch, step: int) -> float:
         """Return the training loss under batch statistics; running statistics stay as they are."""
-        if self.refused[:2] == (expert, step):
+        if self.refused[0] == expert and self.refused[1] is batch:
             return self.refused[2]  # the run that it ended has computed it
         self.home.invite(expert, to_answer=False)
         with self._seeded(expert, step):
@@ -112,7 +114,7 @@ class StackedPool:
     ) -> Iterator[float]:
         """Give the device a few steps ahead; each of them finds out by itself whether it may train."""
         self.home.activate(expert)
-        self.refused = (-1, -1, nan)
+        self.refused = NOBODY
         rule = self.steps.begin(expert, losses, epsilon, below)
         under_way = self._nothing_under_way()
         source = iter(items)
@@ -136,7 +138,7 @@ class StackedPool:
                     loss, skipped = self.mailbox.take()
                     step, batch = under_way.popleft()
                     if skipped:
-                        self.refused = expert, step, loss
+                        self.refused = expert, batch, loss
                         return
                     self.rows[expert] += len(batch)
                     self._teach_late(batch)
@@ -167,7 +169,8 @@ class StackedPool:
     ) -> FloatArray:
         self.home.show_gate()
         everyone = range(self.home.gates.count)
-        of_all = experts == everyone or list(experts) == list(everyone)  # a range is compared at once
+        experts = experts if isinstance(experts, range) else list(experts)
+        of_all = experts == everyone or experts == list(everyone)  # ranges are compared at once
         capture = of_all and self.home.score.asynchronous
         function = partial(ask, experts)
         scores = self.graphs((kind, len(experts)), function, x) if capture else function(x)
@@ -206,7 +209,7 @@ class StackedPool:
             tensor.copy_(tensors[name])
         self.rows[expert], self.rows_at_refresh[expert] = (int(tensors[name]) for name in COUNTS)
         self.home.changed(expert)
-        self.refused = (-1, -1, nan)  # it was another expert's loss
+        self.refused = NOBODY  # it was another expert's loss
 
     def memory(self) -> dict[str, int]:
         """Count the experts' memory, the slot and the visitor."""

@@ -58,6 +58,8 @@ class RecentEntry(Generic[T]):
     batch: T
     expert: int | None = None
     """The expert that was trained on it; None while it is set aside."""
+    refused_by: int | None = None
+    """The gate's choice, if that one refused it."""
 
     @property
     def high_loss(self) -> bool:

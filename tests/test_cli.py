@@ -131,8 +131,9 @@ def test_help_texts(tmp_path: Path) -> None:
         assert "Usage" in done.stdout
 
 
-def test_ctrl_c_keeps_what_was_written(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hge", "run", "permuted-digits", "--epochs-scale", "20", "--out", "here"]
+def test_ctrl_c_keeps_what_was_learned(tmp_path: Path) -> None:
+    settings = ["run", "permuted-digits", "--epochs-scale", "20", "--out", "here"]
+    command = [sys.executable, "-m", "hge", *settings]
     # A shell ignores Ctrl-C for what it runs in the background, and so would the run.
     heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     pipe = subprocess.PIPE
@@ -144,27 +145,44 @@ def test_ctrl_c_keeps_what_was_written(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "Stopped. The events and the trace so far are in here" in out
+    assert "Stopped. The events and the trace so far are in here; --resume goes on." in out
     assert "Traceback" not in err
-    assert events.read_text().splitlines()[-1].count(",") == 6
+    last = events.read_text().splitlines()[-1]
+    assert last.count(",") == 6
     assert not (tmp_path / "here" / "result.json").exists()
+    [manifest] = (tmp_path / "here" / "checkpoints").glob("*.json")
+    assert json.loads(manifest.read_text())["body"]["learner"]["steps"] == int(last.split(",")[0]) + 1
+    other = hge(*settings, "--resume", "--seed", "7", cwd=tmp_path)
+    assert other.returncode == 2
+    assert "other settings" in other.stderr
 
 
-@pytest.mark.parametrize(
-    ("method", "every", "can_go_on"),
-    [("hge", 2_000, True), ("hge", 0, False), ("tame", 2_000, True), ("organise", 2_000, False)],
-)
+def test_what_came_to_its_end_is_not_run_again(tmp_path: Path) -> None:
+    settings = ["run", "split-digits", "--epochs-scale", "0.05", "--out", "here"]
+    first = hge(*settings, "--resume", cwd=tmp_path)
+    assert "There is no checkpoint in here: it begins at the beginning." in first.stdout
+    made = (tmp_path / "here" / "trace.csv").stat().st_mtime_ns
+    again = hge(*settings, "--resume", cwd=tmp_path)
+    assert again.returncode == 0
+    assert "had come to its end" in again.stdout
+    assert "gate accuracy" in again.stdout
+    other = hge(*settings, "--resume", "--seed", "7", cwd=tmp_path)
+    assert other.returncode == 2
+    assert "other settings" in other.stderr
+    assert (tmp_path / "here" / "trace.csv").stat().st_mtime_ns == made
+
+
 def test_going_on_is_offered_only_where_it_is_possible(
-    method: str, every: int, can_go_on: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "run", interrupted)
-    monkeypatch.setattr(cli, "organise", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        cli._run_and_show(build_config("split-digits", method), Path("here"), checkpoint_every=every)
-    assert ("--resume goes on" in capsys.readouterr().out) == can_go_on
+    for folder, left in ((tmp_path / "none", "Nothing was written."), (tmp_path, f"so far are in {tmp_path}.")):
+        with pytest.raises(KeyboardInterrupt):
+            cli._run_and_show(build_config("split-digits"), folder)
+        assert left in capsys.readouterr().out.replace("\n", "")
 
 
 def test_diverging_run_still_reports(tmp_path: Path) -> None:

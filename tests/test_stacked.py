@@ -221,7 +221,7 @@ def test_a_run_hears_nothing_of_one_that_was_interrupted(monkeypatch: pytest.Mon
     assert losses[0] == losses[1]
 
 
-def test_the_loss_that_ended_a_run_is_not_taken_for_that_of_another_batch() -> None:
+def test_the_loss_that_ended_a_run_is_not_taken_for_that_of_another_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupted batch leaves the learner where it was: the next one has the same step."""
     keys = Keys(seed=1)
     pool = StackedPool(MLP, keys, torch.device("cpu"))
@@ -229,9 +229,10 @@ def test_the_loss_that_ended_a_run_is_not_taken_for_that_of_another_batch() -> N
     batches = list(stream("0", 14))
     list(learner.learn_all(batches))
     strange = Batch(batches[0].x + 50, 3 - batches[0].y)
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(learner, "_gate", interrupted)
+    monkeypatch.setattr(learner, "_gate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
         list(learner.learn_all([strange]))
+    monkeypatch.undo()
     assert not learner.learn(batches[5]).set_aside
 
 

@@ -24,14 +24,14 @@ app = typer.Typer(help="Measure speed and memory, in ratios within one run.", no
 console = Console()
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda.")]
-Net = Annotated[str | None, typer.Option(help="mlp or resnet18.  [default: mlp; on a GPU, both]")]
-Score = Annotated[str | None, typer.Option(help="subspace or autoencoder.  [default: both]")]
-Experts = Annotated[str | None, typer.Option(help='Numbers of experts: "1,5,20,100".  [default: by part]')]
+Net = Annotated[str | None, typer.Option(help="mlp or resnet18.", show_default="mlp; on a GPU, both")]
+Score = Annotated[str | None, typer.Option(help="subspace or autoencoder.", show_default="both")]
+Experts = Annotated[str | None, typer.Option(help='Numbers of experts: "1,5,20,100".', show_default="by part")]
 Pool = Annotated[str, typer.Option(help=f"{', '.join(get_args(PoolName))}.")]
 Arithmetic = Annotated[str, typer.Option("--precision", help=f"{', '.join(get_args(Precision))}.")]
 Short = Annotated[bool, typer.Option("--short", help="A short form, as in the tests.")]
 ToTheLetter = Annotated[bool, typer.Option(help="steps: measure Algorithm 1 to the letter, too.")]
-Out = Annotated[Path | None, typer.Option(help="JSON file.  [default: results/bench/DEVICE-PART.json]")]
+Out = Annotated[Path | None, typer.Option(help="JSON file.", show_default="results/bench/DEVICE-PART.json")]
 
 
 COMMANDS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from hge import bench_commands, data_commands
-from hge.build import RESUMABLE, AnyLearner, build_scenario, check, check_resumable
+from hge.build import AnyLearner, build_scenario, check, check_resumable
+from hge.checkpoint import has_checkpoint
 from hge.config import RunConfig, override
 from hge.data.catalogue import SCENARIOS
 from hge.data.datasets import data_folder, find
@@ -29,10 +31,10 @@ from hge.organise import organise
 from hge.overview import write_overview
 from hge.pool import resolve_device
 from hge.recipes import METHODS, PAPER, RECIPES, build_config
-from hge.record import read_result
+from hge.record import read_finished, read_result
 from hge.report import ORGANISATIONS, trees_of, write_report, write_trees
 from hge.reproduce_commands import reproduce_command
-from hge.run import CHECKPOINT_EVERY, run
+from hge.run import CHECKPOINT_EVERY, CHECKPOINTS, run
 from hge.table_commands import table_command
 
 app = typer.Typer(
@@ -71,10 +73,10 @@ def run_command(
     method: Annotated[str, typer.Option(help=f"{', '.join(METHODS)}.")] = "ge",
     recipe: Annotated[str, typer.Option(help=f"{', '.join(RECIPES)}.")] = "default",
     score: Annotated[
-        str | None, typer.Option(help="subspace, class-subspace or autoencoder.  [default: the recipe's]")
+        str | None, typer.Option(help="subspace, class-subspace or autoencoder.", show_default="the recipe's")
     ] = None,
     routing: Annotated[str, typer.Option(help="sample or batch: which one the report shows.")] = "sample",
-    tasks: Annotated[int | None, typer.Option(help="Number of tasks.  [default: the scenario's]")] = None,
+    tasks: Annotated[int | None, typer.Option(help="Number of tasks.", show_default="the scenario's")] = None,
     seed: Seed = 0,
     epochs_scale: Annotated[float, typer.Option(help="Factor on the recipe's epochs.")] = 1.0,
     mix: Annotated[str, typer.Option(help="Another scenario, whose tasks come in turn with this one's.")] = "",
@@ -88,7 +90,7 @@ def run_command(
     ] = "raise",
     track: Annotated[bool, typer.Option("--track", help="Record accuracy over the stream; takes time.")] = False,
     data: DataFolder = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the run's files.  [default: runs/NAME]")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the run's files.", show_default="runs/NAME")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: learner.epsilon=5."),
@@ -188,7 +190,7 @@ def _run_and_show(
 ) -> None:
     check(config)
     if resume:
-        check_resumable(config.method)
+        _tell_where_it_goes_on(config, out)
     try:
         with _progress(config) as show:
             if config.method == "organise":
@@ -203,13 +205,24 @@ def _run_and_show(
                     checkpoint_every=checkpoint_every,
                 )
     except KeyboardInterrupt:
-        goes_on = "; --resume goes on" if config.method in RESUMABLE and checkpoint_every else ""
-        console.print(f"Stopped. The events and the trace so far are in {out}{goes_on}.", soft_wrap=True)
+        goes_on = "; --resume goes on" if has_checkpoint(out / CHECKPOINTS) else ""
+        left = f"The events and the trace so far are in {out}{goes_on}." if out.is_dir() else "Nothing was written."
+        console.print(f"Stopped. {left}", soft_wrap=True)
         raise
     console.print(_organise_table(config, result) if config.method == "organise" else _result_table(config, result))
     if result.get("dnf"):
         console.print("Did not finish: more than five experts within one task (runaway creation).")
     console.print(f"Report: {write_report(out)}", soft_wrap=True)
+
+
+def _tell_where_it_goes_on(config: RunConfig, out: Path) -> None:
+    check_resumable(config.method)
+    if read_finished(out, config) is not None:
+        console.print(f"The run in {out} had come to its end; nothing is run again.", soft_wrap=True)
+    elif not has_checkpoint(out / CHECKPOINTS):
+        if (out / "config.json").is_file() and json.loads((out / "config.json").read_text()) != config.as_json():
+            raise ValueError(f"resume: got other settings than those of the run in {out}, expected the same")
+        console.print(f"There is no checkpoint in {out}: it begins at the beginning.", soft_wrap=True)
 
 
 @contextmanager

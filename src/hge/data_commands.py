@@ -16,7 +16,7 @@ app = typer.Typer(help="Find, verify, download and import the data sets.", no_ar
 console = Console()
 
 DataFolder = Annotated[
-    Path | None, typer.Option("--data", help="Folder of the data sets.  [default: $HGE_DATA or the cache folder]")
+    Path | None, typer.Option("--data", help="Folder of the data sets.", show_default="$HGE_DATA or the cache folder")
 ]
 
 

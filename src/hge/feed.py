@@ -46,6 +46,8 @@ class Feed:
         """Batches that were taken from the stream, good and bad."""
         self.ended = False
         self.error: BaseException | None = None
+        self.interrupt: KeyboardInterrupt | None = None
+        """A Ctrl-C that waits for the next batch, where the learner can rest."""
         self._stream, self._shape, self._classes, self._policy = stream, shape, classes, on_bad_batch
         self._pending: list[BatchSkipped] = []
 
@@ -73,6 +75,8 @@ class Feed:
 
     def _next_good(self) -> tuple[int, Batch]:
         while True:
+            if self.interrupt is not None:
+                raise self.interrupt
             task, batch = next(self._stream)
             # Looking at values on a GPU makes the host wait for it, so that is done only where it was asked for.
             values = batch.x.device.type == "cpu" or self._policy == "skip"

@@ -24,14 +24,14 @@ console = Console()
 def gates_command(
     scenario: Annotated[str, typer.Argument(help="See `hge scenarios`.")],
     recipe: Annotated[str, typer.Option(help=f"{', '.join(RECIPES)}.")] = "default",
-    tasks: Annotated[int | None, typer.Option(help="Number of tasks.  [default: the scenario's]")] = None,
+    tasks: Annotated[int | None, typer.Option(help="Number of tasks.", show_default="the scenario's")] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     epochs_scale: Annotated[float, typer.Option(help="Factor on the recipe's epochs.")] = 1.0,
     validation: Annotated[bool, typer.Option(help="Hold out training rows and leave the test rows alone.")] = False,
     autoencoder: Annotated[bool, typer.Option(help="Train the paper's score, too; it is slow.")] = True,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
     data: DataFolder = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the files.  [default: runs/gates-NAME]")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the files.", show_default="runs/gates-NAME")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: net=resnet18-cifar.")
     ] = None,

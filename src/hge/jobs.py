@@ -13,11 +13,10 @@ from uuid import uuid4
 from hge.build import RESUMABLE
 from hge.experiments import Job
 from hge.organise import organise
-from hge.record import write_whole
+from hge.record import read_finished, write_whole
 from hge.run import CHECKPOINT_EVERY, run
 
 PROGRESS, ATTEMPT, ERROR = "progress.json", "attempt.txt", "error.txt"
-RESULT, CONFIG = "result.json", "config.json"
 TELL_EVERY = 0.5
 """Seconds between two looks at the progress that are worth writing."""
 
@@ -65,7 +64,7 @@ def carry_out(job: Job, place: Place) -> Outcome:
     (folder / ERROR).unlink(missing_ok=True)
     try:
         # A run whose end was not heard of has its result here already.
-        result = _finished(job, folder) or _run(job, place, _Teller(folder))
+        result = read_finished(folder, job.config) or _run(job, place, _Teller(folder))
         return Outcome(job.name, result | {"protocol": result["protocol"] | {"runs_at_once": place.runs_at_once}})
     except Exception as error:
         (folder / ERROR).write_text(traceback.format_exc(), encoding="utf-8")
@@ -124,11 +123,3 @@ def _run(job: Job, place: Place, tell: _Teller) -> dict[str, Any]:
         resume=job.config.method in RESUMABLE,
         checkpoint_every=place.checkpoint_every,
     )
-
-
-def _finished(job: Job, folder: Path) -> dict[str, Any] | None:
-    try:
-        config, result = (json.loads((folder / name).read_text(encoding="utf-8")) for name in (CONFIG, RESULT))
-    except (OSError, ValueError):
-        return None
-    return dict(result) if config == job.config.as_json() else None

@@ -127,6 +127,15 @@ class RunRecord:
         )
 
 
+def read_finished(folder: Path, config: RunConfig) -> dict[str, Any] | None:
+    """Return the result of a run with these settings that came to its end in the folder; None if there is none."""
+    try:
+        settings, result = (_read_json(folder / name) for name in ("config.json", "result.json"))
+    except (OSError, ValueError):
+        return None
+    return result if settings == config.as_json() else None
+
+
 def read_result(folder: Path) -> dict[str, Any]:
     """Read a run's result.json; an error says what is missing or wrong."""
     if not (folder / "result.json").is_file():

@@ -42,7 +42,7 @@ def reproduce_command(
     epochs_scale: Annotated[float, typer.Option(help="Factor on the paper's epochs.")] = 1.0,
     recipe: Annotated[str, typer.Option(help=f"{', '.join(RECIPES)}.")] = "paper",
     executor: Annotated[str, typer.Option(help="local, or ray: a cluster (pip install 'hge\\[cluster]').")] = "local",
-    ray_address: Annotated[str, typer.Option(help="Of a running cluster.  [default: one on this machine]")] = "",
+    ray_address: Annotated[str, typer.Option(help="Of a running cluster.", show_default="one on this machine")] = "",
     workers: Annotated[int, typer.Option(min=1, help="Runs at a time; ray: runs that share a GPU.")] = 1,
     results: Annotated[Path, typer.Option(help="Folder of results; what is there is not run again.")] = Path("results"),
     work: Annotated[Path, typer.Option(help="Folder for runs under way.")] = Path("runs/reproduce"),

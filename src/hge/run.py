@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from hge.feed import Feed
 from hge.keys import Keys
 from hge.learner import Learner, Step
 from hge.recipes import changes
-from hge.record import RunRecorder, environment
+from hge.record import RunRecorder, environment, read_finished
 from hge.snapshot import reading, restore, take
 from hge.tracking import Tracker
 from hge.training import repeatable
@@ -62,10 +64,13 @@ def run(
     """Run `config` on the data sets in `data`, leave its files in `folder`; return what stands in result.json.
 
     Every so many batches a checkpoint is written to `folder`/checkpoints (0: never), and one before an error of the
-    stream is raised. With `resume` a run that was cut off goes on from its last one, as if nothing had happened. A
-    checkpoint that cannot be written is a warning; events that cannot be written end the run.
+    stream or a Ctrl-C is raised. With `resume` a run that was cut off goes on from its last one, as if nothing had
+    happened, and one that came to its end is not run again. A checkpoint that cannot be written is a warning; events
+    that cannot be written end the run.
     """
     check(config)
+    if resume and (finished := read_finished(folder, config)) is not None:
+        return finished
     with repeatable() if config.deterministic else nullcontext():
         journey = Journey(config, folder, data, checkpoint_every)
         if resume:
@@ -131,20 +136,21 @@ class Journey:
         """Learn the stream to its end; return the seconds that it took, and the rows."""
         started, learner, ledger, rows = time.perf_counter(), self.learner, self.ledger, 0
         feed = self._feed()
-        while not (ledger.runaway or feed.ended or feed.position >= self.total):
-            # The learner sees the batches; their tasks stay with the feed, for the ledger.
-            for step in self._learn_stretch(feed):
-                origin = feed.origins.popleft()
-                ledger.observe(origin.task, step, self.events)
-                recorder.step(origin.task, step, [*origin.skipped, *self.events])
-                on_step(step, self.total, learner)
-                self.events.clear()
-                rows += origin.rows
-                if ledger.runaway:
-                    break
-            recorder.events(feed.take_pending())
-            if not ledger.runaway:
-                self._rest(feed, recorder)
+        with interrupt_between_batches(feed):
+            while not (ledger.runaway or feed.ended or feed.position >= self.total):
+                # The learner sees the batches; their tasks stay with the feed, for the ledger.
+                for step in self._learn_stretch(feed):
+                    origin = feed.origins.popleft()
+                    ledger.observe(origin.task, step, self.events)
+                    recorder.step(origin.task, step, [*origin.skipped, *self.events])
+                    on_step(step, self.total, learner)
+                    self.events.clear()
+                    rows += origin.rows
+                    if ledger.runaway:
+                        break
+                recorder.events(feed.take_pending())
+                if not ledger.runaway:
+                    self._rest(feed, recorder)
         seconds = time.perf_counter() - started
         self._check_end(feed)
         learner.end_stream()
@@ -208,12 +214,31 @@ class Journey:
 
     def _check_end(self, feed: Feed) -> None:
         """Raise what the source raised, now that everything before it is safe."""
-        if feed.error is not None:
-            raise feed.error
+        if error := feed.error or feed.interrupt:
+            raise error
         if not self.learner.steps:
             raise ValueError(f"stream: got {len(self.skipped)} bad batches, expected at least one that is good")
         if feed.position < self.total and not self.ledger.runaway:
             warnings.warn(f"the stream ended after {feed.position} of {self.total} batches", stacklevel=4)
+
+
+@contextmanager
+def interrupt_between_batches(feed: Feed) -> Iterator[None]:
+    """Let a Ctrl-C in the block wait for the next batch, so that a checkpoint can be taken; a second one does not."""
+    usual = signal.getsignal(signal.SIGINT)
+    if usual is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield  # whoever runs this has other plans for it
+        return
+
+    def wait_for_the_next_batch(*_: object) -> None:
+        feed.interrupt = KeyboardInterrupt()
+        signal.signal(signal.SIGINT, usual)
+
+    signal.signal(signal.SIGINT, wait_for_the_next_batch)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 def _build_tracker(config: RunConfig, scenario: Scenario) -> Tracker:

@@ -136,7 +136,7 @@ class StackedPool:
                 # has surely been learned, so all that is under way must arrive first.
                 while len(under_way) > (len(group) if self.overlaps and not refresh else 0):
                     loss, skipped = self.mailbox.take()
-                    step, batch = under_way.popleft()
+                    _, batch = under_way.popleft()
                     if skipped:
                         self.refused = expert, batch, loss
                         return

@@ -22,7 +22,7 @@ def table_command(
     number: Annotated[int, typer.Argument(help="Table of the paper, 1 to 5.")],
     results: Annotated[Path, typer.Option(help="Folder with results of runs.")] = Path("results"),
     format_: Annotated[str, typer.Option("--format", help=f"{', '.join((TEXT, *FORMATS))}.")] = TEXT,
-    out: Annotated[Path | None, typer.Option(help="File to write.  [default: the terminal]")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write.", show_default="the terminal")] = None,
 ) -> None:
     """Show the paper's numbers beside ours: mean ± standard deviation over seeds, a verdict, and the protocol."""
     if format_ not in (TEXT, *FORMATS):

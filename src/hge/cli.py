@@ -119,6 +119,7 @@ def scenarios(data: DataFolder = None) -> None:
     """List the scenarios that can run, what they are made of, and whether their data are there."""
     folder = data_folder(data)
     table = Table("scenario", "tasks", "classes", "images", "epochs", "batches", "data", "about", box=None)
+    table.columns[0].no_wrap = True
     for info in SCENARIOS.values():
         missing = [name for name in info.datasets if find(name, folder) is None]
         counts = ["", "", ""]
@@ -153,9 +154,9 @@ def report(
     folder: Annotated[Path, typer.Argument(help="Folder of a finished run, or one with results of many.")],
 ) -> None:
     """Write report.html anew: of a run from its files, or one page for everything below a folder of results."""
-    of_one_run = not folder.is_dir() or any(
-        (folder / name).is_file() for name in ("config.json", "result.json", "gates.json")
-    )
+    if not folder.is_dir():
+        raise ValueError(f"folder: got {folder}, expected a folder that is there")
+    of_one_run = any((folder / name).is_file() for name in ("config.json", "result.json", "gates.json"))
     path = write_report(folder) if of_one_run else write_overview(folder)
     console.print(f"Report: {path}", soft_wrap=True)
 
@@ -230,7 +231,7 @@ def _progress(config: RunConfig) -> Iterator[Callable[[int, int, str], None]]:
     """Show a live line: what is done, a status, time left."""
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=14),
         MofNCompleteColumn(),
         TextColumn("{task.fields[status]}"),
         TimeRemainingColumn(compact=True),
@@ -241,7 +242,7 @@ def _progress(config: RunConfig) -> Iterator[Callable[[int, int, str], None]]:
 
 
 def _status(step: Step, learner: AnyLearner) -> str:
-    return f"batches, experts {len(learner.experts)}, now {step.expert}, loss {step.loss:6.3f}"
+    return f"{len(learner.experts)} experts, now {step.expert}, loss {step.loss:.3f}"
 
 
 def _organise_table(config: RunConfig, result: dict[str, Any]) -> Table:

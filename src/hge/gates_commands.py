@@ -70,6 +70,7 @@ def leaderboard(scenario: str, result: dict[str, Any]) -> Table:
     sizes = [str(size) for size in result["groups"] if str(size) in result["scores"][0]["gate_accuracy"]]
     title = f"{scenario}, {result['part']} part: right expert / accuracy in %, by size of the group"
     table = Table("score", *sizes, "multiply-adds", "µs", title=title)
+    table.columns[0].no_wrap = True
     for row in result["scores"]:
         cells = [f"{row['gate_accuracy'][s]:.1f} / {row['accuracy'][s]:.1f}" for s in sizes]
         table.add_row(row["score"], *cells, f"{row['multiply_adds']:,}", f"{row['microseconds']:.1f}")

@@ -108,10 +108,10 @@ def _carry_out(jobs: Sequence[Job], executor: Executor, place: Place, results: P
             console.print(f"Cut-off runs of {', '.join(anew)} have no checkpoints and begin anew.")
         raise
     failed = [outcome for outcome in outcomes if outcome.result is None]
-    for outcome in failed:
-        console.print(f"[red]failed[/red] {outcome.name}: {escape(outcome.error)}", soft_wrap=True, highlight=False)
     if failed:
-        console.print(f"{len(failed)} of {len(jobs)} runs failed; {place.work}/NAME/error.txt says where.")
+        names = ", ".join(outcome.name for outcome in failed)
+        told = f"{len(failed)} of {len(jobs)} runs failed: {names}. {place.work}/NAME/error.txt says where."
+        console.print(told, soft_wrap=True, highlight=False)
         raise typer.Exit(1)
 
 

@@ -28,6 +28,8 @@ def table_command(
     if format_ not in (TEXT, *FORMATS):
         raise ValueError(f"format: got {format_!r}, expected one of {', '.join((TEXT, *FORMATS))}")
     lines = build_table(number, read_results(results))
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
     if format_ == TEXT:
         if out is None:
             _print(number, lines, Console())
@@ -44,9 +46,8 @@ def table_command(
 
 def _print(number: int, lines: Sequence[Line], console: Console) -> None:
     """Show a table that fits a terminal: a section per scenario and figure, the protocols as notes with numbers."""
-    table = Table(
-        title=f"Table {number}. {TITLES[number]}", title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
-    )
+    title = f"Table {number}. {TITLES[number]}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
     for name in ("", "paper", "ours", *(["ours, alone"] if number >= 4 else []), "verdict", "note"):
         table.add_column(name, no_wrap=True)
     protocols = list(dict.fromkeys(_protocol(line) for line in lines if line.seeds))

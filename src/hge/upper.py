@@ -103,13 +103,13 @@ def search_upper(
     experts = len(training.scores)
     least = tree_figures(flat_tree(experts), replay).accuracy - WITHIN
     best, best_cost, found = None, np.inf, []
-    for done in range(orders):
-        on_order(done)
+    for done in range(1, orders + 1):
         tree = lca_tree(rng.permutation(experts).tolist(), training, replay, coverage)
         on_replay = tree_figures(tree, replay)
         found.append(tree_figures(tree, test))
         if on_replay.accuracy >= least and on_replay.experts_queried < best_cost:
             best, best_cost = tree, on_replay.experts_queried
+        on_order(done)
     return Upper(best if best is not None else flat_tree(experts), found)
 
 

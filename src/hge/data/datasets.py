@@ -87,7 +87,7 @@ def get(name: str, folder: Path, progress: bool) -> Path:
     try:
         pooch: Any = import_module("pooch")  # an extra, and untyped
     except ImportError:
-        raise ValueError(f"downloading {info.title} needs pooch: pip install hge[data]") from None
+        raise ValueError(f"downloading {info.title} needs pooch: pip install 'hge[data]'") from None
     pooch.get_logger().setLevel("WARNING")
     for download in info.downloads:
         target = folder / download.place

@@ -19,13 +19,16 @@ def read_image_folder(folder: Path, size: int = 32) -> ImageSet:
 
     A file's side does not change when others are added or renamed.
     """
-    classes = sorted(p for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder; expected one with a folder of images per class (--data)")
+    classes = sorted(p for p in folder.iterdir() if p.is_dir())
     images: list[npt.NDArray[np.uint8]] = []
     labels: list[int] = []
     for label, place in enumerate(classes):
         files = sorted(p for p in place.rglob("*") if p.suffix.lower() in SUFFIXES)
         if not files:
-            raise ValueError(f"{place}: no images there; expected files that end in {', '.join(sorted(SUFFIXES))}")
+            endings = ", ".join(sorted(SUFFIXES))
+            raise ValueError(f"{place}: no images there; expected a folder of images per class (--data), in {endings}")
         images += [_read_image(file, size) for file in files]
         labels += [label] * len(files)
     if len(classes) < 2:

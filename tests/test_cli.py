@@ -110,7 +110,7 @@ def test_scenarios_are_listed(tmp_path: Path) -> None:
             ["run", "split-digits", "--method", "organise", "--resume"],
             "resume: got method organise, expected one of ge, ge-no",
         ),
-        (["report", "nothing"], "no result.json there"),
+        (["report", "nothing"], "expected a folder that is there"),
         (["trees", "nothing"], "no result.json there"),
         (["brew"], "No such command 'brew'"),
     ],

@@ -259,7 +259,7 @@ def test_get_puts_the_files_where_they_are_found(tmp_path: Path, monkeypatch: py
 
 def test_get_without_pooch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(ValueError, match=r"pip install hge\[data\]"):
+    with pytest.raises(ValueError, match=r"pip install 'hge\[data\]'"):
         get("mnist", tmp_path, progress=False)
 
 

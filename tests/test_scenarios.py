@@ -173,8 +173,11 @@ def test_folder_of_images_by_class(images: Path) -> None:
 
 def test_folder_that_is_none_is_named(images: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     empty = tmp_path_factory.mktemp("empty")
-    for place in (empty, empty / "x"):
-        with pytest.raises(ValueError, match="got 0 folders, expected one folder of images per class"):
+    for place, fault in (
+        (empty, "got 0 folders, expected one folder of images per class"),
+        (empty / "x", "no such folder"),
+    ):
+        with pytest.raises(ValueError, match=fault):
             SCENARIOS["image-folder"].build(Request(2, Keys(0), place, torch.device("cpu")))
     (images / "red" / "broken.png").write_bytes(b"not an image")
     with pytest.raises(ValueError, match=r"broken\.png: not a readable image"):

@@ -113,7 +113,7 @@ def _saved(order: Order) -> dict[str, Any]:
     manifests = (Path(order.folder) / CHECKPOINTS).glob("checkpoint-*.json")
     newest = max(manifests, key=lambda path: int(path.stem.partition("-")[2]))
     learner = json.loads(newest.read_text())["body"]["learner"]
-    set_aside = sum(expert is None for _, expert in learner["recent"]["entries"])
+    set_aside = sum(expert is None for _, expert, _ in learner["recent"]["entries"])
     return {"position": learner["steps"], "newcomers": learner["newcomers"], "set_aside": set_aside}
 
 

@@ -85,7 +85,7 @@ class Death:
         """Note what was saved."""
         self.checkpoints += 1
         recent = snapshot.facts["recent"]["entries"]
-        set_aside = sum(expert is None for _, expert in recent)
+        set_aside = sum(expert is None for _, expert, _ in recent)
         self.saved = {"probation": len(snapshot.facts["newcomers"]), "set-aside": set_aside}
 
     def die(self, **facts: Any) -> None:

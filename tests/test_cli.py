@@ -131,7 +131,8 @@ def test_help_texts(tmp_path: Path) -> None:
         assert "Usage" in done.stdout
 
 
-def test_ctrl_c_keeps_what_was_learned(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_keeps_what_was_learned(stop: signal.Signals, tmp_path: Path) -> None:
     settings = ["run", "permuted-digits", "--epochs-scale", "20", "--out", "here"]
     command = [sys.executable, "-m", "hge", *settings]
     # A shell ignores Ctrl-C for what it runs in the background, and so would the run.
@@ -142,7 +143,7 @@ def test_ctrl_c_keeps_what_was_learned(tmp_path: Path) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (events.exists() and events.stat().st_size > 0):
         time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(stop)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "Stopped. The events and the trace so far are in here; --resume goes on." in out

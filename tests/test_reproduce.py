@@ -23,7 +23,7 @@ from hge.local_executor import LocalExecutor
 from hge.paper_tables import paper_table
 from hge.recipes import build_config
 from hge.reproduce import SUBFOLDER, reproduce
-from hge.run import CHECKPOINTS, protocol, run
+from hge.run import protocol, run
 
 ROOT = Path(__file__).parent.parent
 
@@ -270,7 +270,7 @@ def workers_of(group: int) -> list[Path]:
 def test_ctrl_c_leaves_a_state_to_go_on_from(tmp_path: Path) -> None:
     [job] = jobs_of([("split-digits", "ge")], epochs_scale=1.0)
     options = ["--scenario", "split-digits", "--method", "ge", "--seeds", "1", "--device", "cpu"]
-    command = [sys.executable, "-m", "hge", "reproduce", *options, "--checkpoint-every", "50"]
+    command = [sys.executable, "-m", "hge", "reproduce", *options, "--checkpoint-every", "100000"]
     process = subprocess.Popen(
         command,
         cwd=tmp_path,
@@ -279,7 +279,7 @@ def test_ctrl_c_leaves_a_state_to_go_on_from(tmp_path: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
     folder, deadline = tmp_path / "runs" / "reproduce" / job.name, time.monotonic() + 60
-    while not list(folder.glob(f"{CHECKPOINTS}/checkpoint-*.json")) and time.monotonic() < deadline:
+    while (reached := read_progress(folder)) is None and time.monotonic() < deadline:
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: parent and workers
     assert process.wait(30) == 130
@@ -287,6 +287,7 @@ def test_ctrl_c_leaves_a_state_to_go_on_from(tmp_path: Path) -> None:
     assert subprocess.run(command, cwd=tmp_path, stdout=subprocess.DEVNULL, timeout=120).returncode == 0
     progress = read_progress(folder)
     assert progress is not None
-    assert progress.began_at >= 50
+    assert reached is not None
+    assert progress.began_at >= reached.done, "the worker took a checkpoint before it ended"
     result = json.loads((tmp_path / "results" / SUBFOLDER / f"{job.name}.json").read_text())
     assert figures(result) == figures(run(job.config, tmp_path / "whole"))

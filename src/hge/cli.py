@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -165,6 +166,7 @@ def main() -> None:
     """Run the command; a wrong call ends with one line on standard error and exit code 2."""
     # Newer typers carry their own click, so the exception is reached through a class that typer exports.
     click_exception: type[Any] = typer.BadParameter.__mro__[2]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is a Ctrl-C: nothing is lost
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except click_exception as error:

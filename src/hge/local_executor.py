@@ -8,6 +8,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -18,6 +19,8 @@ import torch
 from hge.experiments import Job
 from hge.jobs import Outcome, Place, carry_out
 
+GRACE = 30.0
+"""Seconds that a run has for its last checkpoint."""
 _SPAWN = multiprocessing.get_context("spawn")  # a forked process could not use a GPU
 
 
@@ -48,11 +51,13 @@ class LocalExecutor:
         return outcomes
 
     def stop(self) -> None:
-        """End what is running; its checkpoints stay."""
+        """End what is running, once it has taken a checkpoint."""
         self._waiting.clear()
         for _, process in self._running.values():
             process.terminate()
         for connection, (_, process) in self._running.items():
+            process.join(GRACE)
+            process.kill()
             process.join()
             connection.close()
         self._running.clear()
@@ -83,9 +88,11 @@ class LocalExecutor:
 def _work(document: dict[str, Any], place: Place, threads: int, connection: Connection) -> None:
     """What a worker process does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends this process
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
-    connection.send(carry_out(Job.from_json(document), place))
+    with suppress(KeyboardInterrupt):
+        connection.send(carry_out(Job.from_json(document), place))
 
 
 def _end_with_parent() -> None:

@@ -224,21 +224,26 @@ class Journey:
 
 @contextmanager
 def interrupt_between_batches(feed: Feed) -> Iterator[None]:
-    """Let a Ctrl-C in the block wait for the next batch, so that a checkpoint can be taken; a second one does not."""
-    usual = signal.getsignal(signal.SIGINT)
-    if usual is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
-        yield  # whoever runs this has other plans for it
-        return
+    """Let a Ctrl-C in the block wait for the next batch, so that a checkpoint can be taken; a second one does not.
 
-    def wait_for_the_next_batch(*_: object) -> None:
+    So does any signal that would raise a KeyboardInterrupt; whoever has other plans for one is left alone.
+    """
+    usual = signal.default_int_handler
+    heeded = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is usual]
+    if threading.current_thread() is not threading.main_thread():
+        heeded = []
+
+    def wait_for_the_next_batch(number: int, frame: object) -> None:
         feed.interrupt = KeyboardInterrupt()
-        signal.signal(signal.SIGINT, usual)
+        signal.signal(number, usual)
 
-    signal.signal(signal.SIGINT, wait_for_the_next_batch)
+    for number in heeded:
+        signal.signal(number, wait_for_the_next_batch)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, usual)
+        for number in heeded:
+            signal.signal(number, usual)
 
 
 def _build_tracker(config: RunConfig, scenario: Scenario) -> Tracker:

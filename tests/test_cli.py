@@ -173,17 +173,37 @@ def test_what_came_to_its_end_is_not_run_again(tmp_path: Path) -> None:
     assert (tmp_path / "here" / "trace.csv").stat().st_mtime_ns == made
 
 
+@pytest.mark.parametrize(
+    ("method", "every", "there_is_one", "can_go_on"),
+    [
+        ("hge", 2_000, True, True),
+        ("hge", 2_000, False, False),
+        ("hge", 0, True, False),  # of an older run
+        ("tame", 2_000, True, True),
+        ("organise", 2_000, False, False),
+    ],
+)
 def test_going_on_is_offered_only_where_it_is_possible(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    method: str,
+    every: int,
+    there_is_one: bool,
+    can_go_on: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "run", interrupted)
-    for folder, left in ((tmp_path / "none", "Nothing was written."), (tmp_path, f"so far are in {tmp_path}.")):
+    monkeypatch.setattr(cli, "organise", interrupted)
+    monkeypatch.setattr(cli, "has_checkpoint", lambda folder: there_is_one)
+    for folder, left in ((tmp_path / "none", "Nothing was written."), (tmp_path, f"so far are in {tmp_path}")):
         with pytest.raises(KeyboardInterrupt):
-            cli._run_and_show(build_config("split-digits"), folder)
-        assert left in capsys.readouterr().out.replace("\n", "")
+            cli._run_and_show(build_config("split-digits", method), folder, checkpoint_every=every)
+        told = capsys.readouterr().out.replace("\n", "")
+        assert left in told
+    assert ("--resume goes on" in told) == can_go_on
 
 
 def test_diverging_run_still_reports(tmp_path: Path) -> None:

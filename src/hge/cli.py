@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -32,7 +31,7 @@ from hge.organise import organise
 from hge.overview import write_overview
 from hge.pool import resolve_device
 from hge.recipes import METHODS, PAPER, RECIPES, build_config
-from hge.record import read_finished, read_result
+from hge.record import is_run_of, read_finished, read_result
 from hge.report import ORGANISATIONS, trees_of, write_report, write_trees
 from hge.reproduce_commands import reproduce_command
 from hge.run import CHECKPOINT_EVERY, CHECKPOINTS, run
@@ -208,7 +207,7 @@ def _run_and_show(
                     checkpoint_every=checkpoint_every,
                 )
     except KeyboardInterrupt:
-        goes_on = "; --resume goes on" if has_checkpoint(out / CHECKPOINTS) else ""
+        goes_on = "; --resume goes on" if checkpoint_every and has_checkpoint(out / CHECKPOINTS) else ""
         left = f"The events and the trace so far are in {out}{goes_on}." if out.is_dir() else "Nothing was written."
         console.print(f"Stopped. {left}", soft_wrap=True)
         raise
@@ -223,7 +222,7 @@ def _tell_where_it_goes_on(config: RunConfig, out: Path) -> None:
     if read_finished(out, config) is not None:
         console.print(f"The run in {out} had come to its end; nothing is run again.", soft_wrap=True)
     elif not has_checkpoint(out / CHECKPOINTS):
-        if (out / "config.json").is_file() and json.loads((out / "config.json").read_text()) != config.as_json():
+        if not is_run_of(out, config):
             raise ValueError(f"resume: got other settings than those of the run in {out}, expected the same")
         console.print(f"There is no checkpoint in {out}: it begins at the beginning.", soft_wrap=True)
 

@@ -31,7 +31,7 @@ class Place:
     """The data sets; None: where they are looked for by default."""
     checkpoint_every: int = CHECKPOINT_EVERY
     runs_at_once: int = 1
-    """How many runs share the device: without it a result's speed says little."""
+    """How many runs share the device, at the most: without it a result's speed says little."""
 
     def folder(self, name: str) -> Path:
         """Return the folder of a job."""

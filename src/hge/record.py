@@ -130,10 +130,16 @@ class RunRecord:
 def read_finished(folder: Path, config: RunConfig) -> dict[str, Any] | None:
     """Return the result of a run with these settings that came to its end in the folder; None if there is none."""
     try:
-        settings, result = (_read_json(folder / name) for name in ("config.json", "result.json"))
+        result = _read_json(folder / "result.json")
+        return result if is_run_of(folder, config) else None
     except (OSError, ValueError):
         return None
-    return result if settings == config.as_json() else None
+
+
+def is_run_of(folder: Path, config: RunConfig) -> bool:
+    """Say whether what is in the folder, if there is anything, is a run with these settings."""
+    file = folder / "config.json"
+    return not file.is_file() or bool(_read(file, _read_json) == config.as_json())
 
 
 def read_result(folder: Path) -> dict[str, Any]:
@@ -147,7 +153,7 @@ def read_result(folder: Path) -> dict[str, Any]:
 def environment() -> dict[str, Any]:
     """Say what the run ran on: commit, versions, threads, machine."""
     packages = ("torch", "numpy", "scikit-learn")
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    gpus = [torch.cuda.get_device_name()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     return {
         "commit": _commit(),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},

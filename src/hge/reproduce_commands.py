@@ -66,7 +66,6 @@ def reproduce_command(
     chosen = choose(subjects(numbers, figure or []), scenario or [], method or [])
     if not chosen:
         raise ValueError("table: got nothing, expected --table, --figure, or --scenario with --method")
-    place = Place(work.absolute(), data.absolute() if data else None, checkpoint_every, workers)
     # Where a cluster computes, this machine cannot tell whether a device is usable.
     device = resolve_device(device) if executor == "local" or device == "auto" else device
     jobs = build_jobs(
@@ -88,6 +87,8 @@ def reproduce_command(
     console.print(f"Runs: {len(jobs)}; already in {results}: {len(jobs) - len(left)}.", soft_wrap=True)
     if left:
         local = executor == "local"
+        at_once = min(workers, len(left))
+        place = Place(work.absolute(), data.absolute() if data else None, checkpoint_every, at_once)
         if local and device.startswith("cuda") and workers > 1 and "CUDA_MPS_PIPE_DIRECTORY" not in os.environ:
             console.print("The runs take turns on the GPU; with NVIDIA's MPS they share it (benchmarks/README.md).")
         chosen_executor: Executor = (

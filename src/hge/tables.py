@@ -156,7 +156,7 @@ def judge(cell: Cell, mean: float | None, failed: float = 1.0, unpromoted: float
     if not is_average:
         return "differs"  # a correlation or a spread is neither good nor bad
     if figure == "experts_queried" and mean < cell.mean and (cell.method == "GE" or unpromoted):
-        return "differs"  # GE asks all its experts: one of them is missing
+        return "differs"  # GE asks all its experts, so one of them is missing; unpromoted ones nobody can ask
     higher_is_better = figure in ("accuracy", "gate_accuracy")
     return "better" if (mean > cell.mean) == higher_is_better else "worse"
 

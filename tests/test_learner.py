@@ -295,7 +295,7 @@ def test_review_asks_the_expert_that_the_oldest_batch_is_sent_to() -> None:
 
 
 def test_newcomer_whose_training_becomes_unstable_is_reviewed_too() -> None:
-    """The paper asks promoted experts only, and would create a second expert for the newcomer's task."""
+    """To the letter promoted experts only are asked, and the newcomer's task gets a second expert."""
     for review_newcomers, experts in ((True, 2), (False, 3)):
         pool = ScriptedPool()
         pool.scores_late = True  # never promoted

@@ -38,7 +38,7 @@ class LearnerConfig:
     max_experts: int = 0
     """No more experts than this; a new task then goes to the expert that knows it best. 0: as many as it takes."""
     review_newcomers: bool = True
-    """Test the losses of the newcomer that fits best, too; the paper asks promoted experts only."""
+    """Test the losses of the newcomer that fits best, too; False is the letter."""
     review_last_used: bool = True
     """No new expert while the one in use accepts the batches that went to others; False is the letter."""
     organisation: Literal["flat", "tree", "lca"] = "flat"

@@ -110,13 +110,13 @@ def default(scenario: str) -> RunConfig:
 
 
 def paper(scenario: str) -> RunConfig:
-    """The paper's settings: Algorithm 1 to the letter, a variational autoencoder of KL weight 1, its optimiser."""
+    """The paper's settings: Algorithm 1 (docs/paper.md: readings), a variational autoencoder, its optimiser."""
     return replace(
         default(scenario),
         recipe="paper",
         score=ScoreConfig(name="autoencoder", kl_weight=1.0, sampled=True),
         optimiser=_papers_optimiser(PAPER[scenario]),
-        learner=LearnerConfig(sticky=False, review_newcomers=False, newcomers_answer=False, promote_by_replay=False),
+        learner=LearnerConfig(sticky=False, newcomers_answer=False, promote_by_replay=False),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,9 @@ def organise(
     check(config)
     keys = Keys(config.seed)
     scenario = build_scenario(config, keys, data)
-    experts = SeparateExperts(scenario, build_pool(config, scenario, keys), keys, config.learner.replay_capacity)
+    scores_only = replace(config, net="mlp", augment=False)  # no classifier is asked: the least of them will do
+    pool = build_pool(scores_only, scenario, keys)
+    experts = SeparateExperts(scenario, pool, keys, config.learner.replay_capacity)
     with RunRecorder(folder, config) as recorder:
         total = scenario.batches(config.batch_size, config.epochs)
         for step, (task, batch) in enumerate(scenario.stream(config.batch_size, config.epochs, keys)):

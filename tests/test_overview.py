@@ -21,6 +21,7 @@ from hge.run import run
 from hge.tables import Line
 
 ROOT = Path(__file__).parent.parent
+FIRST_BOARD = "smnist-seed0.json"
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +69,54 @@ def test_runs_of_other_batches_or_precision_stand_apart(tracked: Any, tmp_path: 
         assert f"<td>recurring-digits, ge, default, 8 epochs{end}</td><td>1</td>" in page
 
 
+def test_a_run_that_ended_before_anything_was_seen_has_no_stream(tracked: Any, tmp_path: Path) -> None:
+    folder, result = tracked
+    nothing = result | {"tracked": result["tracked"] | {"prequential": [], "after_visits": []}, "dnf": True}
+    (tmp_path / "run.json").write_text(json.dumps(nothing))
+    assert "Accuracy over the stream" not in write_overview(tmp_path).read_text()
+    shutil.copytree(folder, tmp_path / "run")
+    (tmp_path / "run" / "result.json").write_text(json.dumps(nothing))
+    assert "Accuracy over the stream" not in write_report(tmp_path / "run").read_text()
+
+
+def test_a_seed_counts_once_by_its_tracked_run(tracked: Any, tmp_path: Path) -> None:
+    _, result = tracked
+    plain = {name: value for name, value in result.items() if name != "tracked"}
+    for name, content in (("a", plain), ("b", result), ("c", plain)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    page = write_overview(tmp_path).read_text()
+    assert "<td>recurring-digits, ge, default, 8 epochs</td><td>1</td>" in page
+    assert "Accuracy over the stream" in page
+
+
+def test_boards_of_other_scores_networks_or_parts_are_not_averaged(tracked: Any, tmp_path: Path) -> None:
+    _, result = tracked
+    (tmp_path / "run.json").write_text(json.dumps(result))
+    shutil.copytree(ROOT / "results" / "gates", tmp_path / "gates", ignore=lambda _, names: set(names) - {FIRST_BOARD})
+    board = json.loads((tmp_path / "gates" / FIRST_BOARD).read_text())
+    changes: dict[str, dict[str, Any]] = {
+        "fewer": {"scores": board["scores"][1:]},
+        "network": {"protocol": board["protocol"] | {"net": "another"}},
+        "validation": {"part": "validation"},
+        "choosing": {"protocol": board["protocol"] | {"seed": 100}},
+    }
+    for name, change in changes.items():
+        (tmp_path / "gates" / f"{name}.json").write_text(json.dumps(board | change))
+    (tmp_path / "gates" / "foreign.json").write_text("[]")
+    page = write_overview(tmp_path).read_text()
+    assert page.count("<h3>smnist, default, mlp, 20 epochs, 1 seed</h3>") == 2
+    assert page.count("<h3>smnist, default, another, 20 epochs, 1 seed</h3>") == 1
+    assert page.count("<h3>smnist") == 3
+
+
+def test_a_tree_is_told_to_be_ours_or_the_papers(tmp_path: Path) -> None:
+    for recipe, title in (("default", "Ours: experts that know their own"), ("paper", "HGE: Algorithm 3")):
+        folder = tmp_path / recipe
+        run(build_config("split-digits", "hge", recipe, epochs_scale=0.05), folder)
+        page = write_overview(folder).read_text()
+        assert re.findall("<figcaption>(.*?)</figcaption>", page)[0].startswith(title)
+
+
 def test_a_tracked_run_shows_its_stream(tracked: Any) -> None:
     folder, _ = tracked
     assert "Accuracy over the stream" in write_report(folder).read_text()
@@ -94,7 +143,11 @@ def test_a_low_accuracy_is_not_cut_off_whatever_the_panel(monkeypatch: pytest.Mo
     monkeypatch.setattr(
         overview_figures, "_draw_accuracies", lambda axes, *rest: (drawn.append(axes), draw(axes, *rest))
     )
-    line = Line("smnist", "Separate", "accuracy", "99", "98", "97", "reproduced", "paper", "batch", "40 of 40", 1, "")
+    figures = ("smnist", "Separate", "accuracy", "99", "98", "97")
+    line = Line(*figures, "reproduced", "paper", "batches of 128", "40 of 40", "fp32", 1)
     overview_figures.accuracy_figure([line, replace(line, method="GE", ours="30", single_samples="20")])
     assert drawn[0].get_xlim()[0] < 20
     assert drawn[0].get_xlim()[1] == 101
+    assert len(drawn[0].containers) == 3, "the paper's, ours in batches, ours of single samples"
+    overview_figures.accuracy_figure([replace(line, method="TAME", routing="single samples", ours="97")])
+    assert len(drawn[-1].containers) == 2, "its figure is of single samples"

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from hge import jobs
+from hge import jobs, record
 from hge.experiments import Job, build_jobs, choose, not_yet_made, subjects, table_numbers
-from hge.jobs import Place, carry_out, read_progress
+from hge.forecast import Forecast
+from hge.jobs import Place, Progress, carry_out, read_progress
 from hge.local_executor import LocalExecutor
 from hge.paper_tables import paper_table
 from hge.recipes import build_config
@@ -57,6 +58,8 @@ def test_narrowing_down() -> None:
         choose(needed, ["cif10-inv"], [])
     with pytest.raises(ValueError, match="method: got 'organise', expected one of"):
         choose(needed, [], ["organise"])
+    with pytest.raises(ValueError, match="method: got tame, which is not asked for imgnet-10 there"):
+        choose(needed, ["imgnet-10"], ["tame"])
 
 
 @pytest.mark.parametrize("recipe", ["paper", "best"])
@@ -174,9 +177,49 @@ def test_a_run_whose_end_was_not_heard_of_is_not_made_again(tmp_path: Path, monk
     assert made.result is not None
     assert made.result["protocol"]["runs_at_once"] == 3
     monkeypatch.setattr(jobs, "run", None)
-    assert carry_out(job, place) == made
+    again = carry_out(job, place).result
+    assert again is not None
+    del made.result["protocol"]["runs_at_once"]  # nobody knows any more
+    assert again == made.result
     other = replace(job, config=replace(job.config, seed=7))  # of the same name
     assert "NoneType" in carry_out(other, Place(tmp_path)).error
+
+
+def test_a_result_of_another_commit_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [job] = jobs_of([("split-digits", "ge")], epochs_scale=0.05)
+    for commit in ("one", "another"):
+        monkeypatch.setenv("HGE_COMMIT", commit)
+        result = carry_out(job, Place(tmp_path)).result
+        assert result is not None
+        assert result["protocol"]["commit"] == commit
+
+
+def test_the_commit_is_that_of_the_package_and_of_no_tree_around_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HGE_COMMIT", raising=False)
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    (tmp_path / "file").touch()
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    subprocess.run(["git", "-C", str(tmp_path), "add", "file"], check=True)
+    subprocess.run(["git", "-C", str(tmp_path), *who, "commit", "-qm", "theirs"], check=True)
+    monkeypatch.setattr(record, "__file__", str(tmp_path / "record.py"))
+    assert record.commit() == "unknown"
+    (tmp_path / "record.py").touch()
+    assert record.commit() == "unknown", "not theirs either"
+    monkeypatch.setenv("HGE_COMMIT", "told")
+    assert record.commit() == "told"
+
+
+def test_a_run_that_failed_or_went_on_near_its_end_tells_no_times() -> None:
+    forecast = Forecast(["a", "b", "c"], [("smnist", "ge")] * 3)
+    forecast.told("a", Progress(0, 1000, 0), now=0.0)
+    forecast.ended("a", now=5.0, whole=False)
+    assert forecast.status(1) == "1 of 3 ended"
+    forecast.told("b", Progress(998, 1000, 997), now=5.0)
+    forecast.told("b", Progress(999, 1000, 997), now=6.0)
+    forecast.ended("b", now=66.0)
+    assert forecast.status(1) == "2 of 3 ended"
 
 
 def test_an_older_attempt_gives_way_to_a_newer_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,8 +62,13 @@ def test_precisions_are_not_mixed_and_the_last_of_one_seed_counts() -> None:
     runs[1]["accuracy_batch"], runs[2]["protocol"]["precision"] = 95.0, "bf16"
     [line] = lines(4, runs, "smnist", "GE", "accuracy")
     assert (line.ours, line.seeds) == ("95.00", 1)
+    assert line.precision == "fp32", "of two with one seed each"
     [line] = lines(4, runs[2:], "smnist", "GE", "accuracy")
-    assert (line.ours, line.seeds) == ("91.00", 1)
+    assert (line.ours, line.seeds, line.precision) == ("91.00", 1, "bf16")
+    more = result("smnist", "ge", seed=2, **accuracies(93.0, 80.0))
+    more["protocol"]["precision"] = "bf16"
+    [line] = lines(4, [*runs, more], "smnist", "GE", "accuracy")
+    assert (line.ours, line.seeds, line.precision) == ("92.00 ± 1.41", 2, "bf16")
 
 
 def test_short_runs_are_marked_where_a_person_looks() -> None:
@@ -129,7 +134,11 @@ def test_verdicts(cell: Cell, mean: float | None, verdict: str) -> None:
 def test_asking_fewer_experts_is_no_merit_if_some_cannot_be_asked() -> None:
     cell = Cell("cif10", "HGE", "experts_queried", 4.1, 0.3)
     assert judge(cell, 3.0) == "better"
-    assert judge(cell, 3.0, unpromoted=0.5) == "differs"
+    assert judge(cell, 3.0, missing=0.5) == "differs"
+    for missing in ("experts_unpromoted", "switches_missed"):
+        run = result("smnist", "hge", **accuracies(1.0, 1.0), **{missing: 4})
+        [line] = lines(4, [run], "smnist", "HGE", "experts_queried")
+        assert line.verdict == "differs"
 
 
 def test_what_nobody_ran_is_said_to_be_so() -> None:
@@ -169,7 +178,7 @@ def test_formats() -> None:
     assert r"smnist & GE & gate accuracy & 100 $\pm$ 0 & 99.50" in latex
     rows = [line for line in latex.splitlines() if line.endswith(r"\\")]
     assert len(rows) == len(table) + 1
-    assert {line.count("&") for line in rows} == {11}
+    assert {line.count("&") for line in rows} == {12}
     assert len(json.loads(as_json(4, table))["lines"]) == len(table)
 
 
@@ -179,6 +188,7 @@ def test_results_are_found_among_other_files(tmp_path: Path) -> None:
     (tmp_path / "deep" / "run.json").write_text(json.dumps(run))
     (tmp_path / "scale.json").write_text('{"rows": []}')
     (tmp_path / "list.json").write_text("[1]")
+    (tmp_path / "cut.json").write_text(json.dumps({"protocol": run["protocol"]}))
     assert read_results(tmp_path) == [run]
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(ValueError, match="damaged, expected JSON"):

@@ -89,7 +89,10 @@ def choose(
         for value in asked:
             if value not in known:
                 raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(dict.fromkeys(known))}")
-    return [(s, m) for s, m in needed if (not scenarios or s in scenarios) and (not methods or m in methods)]
+    chosen = [(s, m) for s, m in needed if (not scenarios or s in scenarios) and (not methods or m in methods)]
+    if not chosen:
+        raise ValueError(f"method: got {', '.join(methods)}, which is not asked for {', '.join(scenarios)} there")
+    return chosen
 
 
 def build_jobs(

@@ -8,6 +8,9 @@ from statistics import mean
 
 from hge.jobs import Progress
 
+MOST_OF_A_RUN = 0.9
+"""Who saw less than the rest cannot tell how long the whole takes: there is the evaluation at the end."""
+
 
 @dataclass
 class Forecast:
@@ -46,14 +49,17 @@ class Forecast:
         share = min(progress.done / progress.total, 0.999)
         since, begun = self._first.setdefault(name, (now, share))
         self._share[name] = share
-        if share > begun:
+        if share > begun and begun < MOST_OF_A_RUN:
             self._seconds[name] = (now - since) / (share - begun)
 
-    def ended(self, name: str, now: float) -> None:
-        """Take in that a run has ended, well or not."""
+    def ended(self, name: str, now: float, *, whole: bool = True) -> None:
+        """Take in that a run has ended; what failed or was given up before its end tells nothing of others."""
         since, begun = self._first.get(name, (now, 0.0))
         self._share[name] = 1.0
-        self._seconds[name] = (now - since) / (1.0 - begun)
+        if not whole:
+            self._seconds.pop(name, None)
+        elif begun < MOST_OF_A_RUN:
+            self._seconds[name] = (now - since) / (1.0 - begun)
 
     def seconds_left(self, at_once: int) -> float | None:
         """Return how long it will take; None if nothing is known yet."""

@@ -13,7 +13,7 @@ from uuid import uuid4
 from hge.build import RESUMABLE
 from hge.experiments import Job
 from hge.organise import organise
-from hge.record import read_finished, write_whole
+from hge.record import commit, forget_finished, read_finished, write_whole
 from hge.run import CHECKPOINT_EVERY, run
 
 PROGRESS, ATTEMPT, ERROR = "progress.json", "attempt.txt", "error.txt"
@@ -63,8 +63,11 @@ def carry_out(job: Job, place: Place) -> Outcome:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ERROR).unlink(missing_ok=True)
     try:
-        # A run whose end was not heard of has its result here already.
-        result = read_finished(folder, job.config) or _run(job, place, _Teller(folder))
+        finished = read_finished(folder, job.config)
+        if finished and finished["protocol"]["commit"] == commit():
+            return Outcome(job.name, finished)  # its end was not heard of
+        forget_finished(folder)
+        result = _run(job, place, _Teller(folder))
         return Outcome(job.name, result | {"protocol": result["protocol"] | {"runs_at_once": place.runs_at_once}})
     except Exception as error:
         (folder / ERROR).write_text(traceback.format_exc(), encoding="utf-8")

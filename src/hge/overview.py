@@ -20,7 +20,7 @@ from hge.paper_tables import TITLES
 from hge.report import ORGANISATIONS, render, trees_of
 from hge.stream_figures import matrix_figure, stream_figure, timeline_figure
 from hge.tables import FOR_CHOOSING, Line, Result, build_table, notes, read_results, spread
-from hge.tracking import average_incremental_accuracy, forgetting
+from hge.tracking import average_incremental_accuracy, can_be_drawn, forgetting
 
 MARKS = {"reproduced": "✓", "better": "▲", "worse": "▼", "differs": "≠", "not comparable": "○"}
 """Before our figure in a cell; what was not run has no figure."""
@@ -30,7 +30,7 @@ SURVIVAL = ("kills", "kills-gpu", "inputs", "flips", "saving", "soak")
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but their seeds."""
+    """Runs that differ in nothing but their seeds, in the order of those."""
 
     name: str
     runs: Sequence[Result]
@@ -38,7 +38,7 @@ class Group:
     @property
     def first(self) -> Result:
         """The run of the lowest seed."""
-        return min(self.runs, key=lambda run: int(run["protocol"]["seed"]))
+        return self.runs[0]
 
     def spread(self, figure: str) -> str:
         """Write mean ± deviation of a figure over the runs that have it."""
@@ -52,7 +52,7 @@ class Group:
 
 def write_overview(folder: Path) -> Path:
     """Write report.html for all results below a folder."""
-    results = [r for r in read_results(folder) if _is_of_a_run(r) and r["protocol"]["seed"] < FOR_CHOOSING]
+    results = [r for r in read_results(folder) if r["protocol"]["seed"] < FOR_CHOOSING]
     if not results:
         raise ValueError(f"{folder}: no results there; expected the folder of a finished run, or one with results")
     groups = _groups(results)
@@ -67,7 +67,7 @@ def write_overview(folder: Path) -> Path:
         tables=[_pivot(number, lines) for number, lines in tables.items()],
         accuracy=_accuracy(tables),
         learned=learned,
-        streams=[_stream(group) for group in learned if "tracked" in group.first],
+        streams=[_stream(group) for group in map(_tracked, learned) if group.runs],
         timeline=_timeline(learned),
         trees=_trees(groups),
         gates=_gates(folder / "gates"),
@@ -79,15 +79,12 @@ def write_overview(folder: Path) -> Path:
     return path
 
 
-def _is_of_a_run(result: Result) -> bool:
-    return "accuracy_batch" in result or "organisation" in result  # a leaderboard of gates has a protocol, too
-
-
 def _groups(results: Iterable[Result]) -> list[Group]:
-    found: dict[str, list[Result]] = {}
-    for result in results:
-        found.setdefault(_name(result["protocol"]), []).append(result)
-    return [Group(name, runs) for name, runs in sorted(found.items())]
+    """Bring together what differs in the seed only; of several runs of one seed the last, if possible a tracked one."""
+    found: dict[str, dict[int, Result]] = {}
+    for result in sorted(results, key=can_be_drawn):
+        found.setdefault(_name(result["protocol"]), {})[result["protocol"]["seed"]] = result
+    return [Group(name, [runs[seed] for seed in sorted(runs)]) for name, runs in sorted(found.items())]
 
 
 def _name(protocol: dict[str, Any]) -> str:
@@ -119,18 +116,21 @@ def _accuracy(tables: dict[int, list[Line]]) -> Markup | None:
     return Markup(accuracy_figure(lines)) if lines else None
 
 
+def _tracked(group: Group) -> Group:
+    return Group(group.name, [run for run in group.runs if can_be_drawn(run)])
+
+
 def _stream(group: Group) -> dict[str, Any]:
     first = group.first
-    tracked = [run for run in group.runs if "tracked" in run]
-    visited = [[visit["task"] for visit in run["visits"]] for run in tracked]
-    matrices = [run["tracked"]["after_visits"] for run in tracked]
+    visited = [[visit["task"] for visit in run["visits"]] for run in group.runs]
+    matrices = [run["tracked"]["after_visits"] for run in group.runs]
     falls = [forgetting(matrix, own) for matrix, own in zip(matrices, visited, strict=True)]
     increments = [average_incremental_accuracy(matrix, own) for matrix, own in zip(matrices, visited, strict=True)]
     summary = Group("", [{"falls": f, "increments": i} for f, i in zip(falls, increments, strict=True)])
     return {
         "name": f"{group.name}, seed {first['protocol']['seed']}",
         "routing": "single samples" if first["tracked"]["routing"] == "sample" else "batches",
-        "seeds": len(tracked),
+        "seeds": len(group.runs),
         "forgetting": summary.spread("falls"),
         "incremental": summary.spread("increments"),
         "plot": Markup(stream_figure(first)),
@@ -154,17 +154,33 @@ def _trees(groups: Sequence[Group]) -> dict[str, dict[str, Markup]]:
         if "trees" in result or result["protocol"]["method"] == "hge":
             drawn = {name: tree for name, tree in trees_of(result).items() if name != "ge"}
             name = f"{group.name}, seed {result['protocol']['seed']}"
-            found[name] = {ORGANISATIONS[key]: Markup(tree_svg(tree)) for key, tree in drawn.items()}
+            found[name] = {_organiser(result, key): Markup(tree_svg(tree)) for key, tree in drawn.items()}
     return found
 
 
+def _organiser(result: Result, tree: str) -> str:
+    """Say who made a tree; HGE is the paper's in its recipe, and ours in the others."""
+    protocol = result["protocol"]
+    usual = "lca" if protocol["recipe"] == "paper" else "tree"
+    ours = protocol.get("changed", {}).get("learner.organisation", usual) == "tree"
+    return ORGANISATIONS["tree" if ours and "trees" not in result else tree]
+
+
 def _gates(folder: Path) -> list[dict[str, Any]]:
-    boards: dict[str, list[dict[str, Any]]] = {}
-    for path in sorted(folder.glob("*.json")):
-        board = json.loads(path.read_text(encoding="utf-8"))
-        told = board["protocol"]
-        boards.setdefault(f"{told['scenario']}, {told['recipe']}, {told['epochs']} epochs", []).append(board)
-    return [{"name": name, **_mean_board(own)} for name, own in boards.items()]
+    boards: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for board in _documents(folder):
+        told = board.get("protocol", {})
+        if board.get("part") == "test" and told["seed"] < FOR_CHOOSING:
+            names = [told["scenario"], told["recipe"], told["net"], f"{told['epochs']} epochs"]
+            names += [told["precision"]] if told.get("precision", "fp32") != "fp32" else []
+            boards.setdefault((", ".join(names), *(row["score"] for row in board["scores"])), []).append(board)
+    return [{"name": name, **_mean_board(own)} for (name, *_), own in boards.items()]
+
+
+def _documents(folder: Path) -> list[dict[str, Any]]:
+    """Return what the JSON files of a folder hold; a list is nothing of ours."""
+    found = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json")))
+    return [document for document in found if isinstance(document, dict)]
 
 
 def _mean_board(boards: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -185,8 +201,7 @@ def _mean_board(boards: Sequence[dict[str, Any]]) -> dict[str, Any]:
 def _speed(folder: Path) -> Markup | None:
     """Compare with the plain loop that is fastest on the device: one CUDA graph a step, or eager on a CPU."""
     steps: dict[str, dict[int, float]] = {}
-    for path in sorted(folder.glob("*.json")):
-        document = json.loads(path.read_text(encoding="utf-8"))
+    for document in _documents(folder):
         steps_in = [] if document.get("settings", {}).get("short") else document.get("steps", [])
         for row in steps_in:
             subject = row["subject"]

@@ -80,7 +80,8 @@ def _draw_accuracies(axes: Axes, lines: Sequence[Line], scenarios: Sequence[str]
             mean, deviation = paper
             axes.barh(place, 2 * deviation, left=mean - deviation, height=0.55, color=BOUND, alpha=0.35, lw=0)
             axes.plot([mean, mean], [place - 0.28, place + 0.28], color="#495057", lw=2)
-        for text, marker, lift in ((line.ours, "o", 0.12), (line.single_samples, "^", -0.12)):
+        in_batches = "" if line.routing == "single samples" else line.ours
+        for text, marker, lift in ((in_batches, "o", 0.12), (line.single_samples, "^", -0.12)):
             ours = number_of(text)
             if ours is not None:
                 axes.errorbar(ours[0], place + lift, xerr=ours[1], fmt=marker, ms=6, color=RECIPES[line.recipe])

@@ -136,6 +136,11 @@ def read_finished(folder: Path, config: RunConfig) -> dict[str, Any] | None:
         return None
 
 
+def forget_finished(folder: Path) -> None:
+    """Let the next run in the folder begin anew, although one came to its end there."""
+    (folder / "result.json").unlink(missing_ok=True)
+
+
 def is_run_of(folder: Path, config: RunConfig) -> bool:
     """Say whether what is in the folder, if there is anything, is a run with these settings."""
     file = folder / "config.json"
@@ -155,7 +160,7 @@ def environment() -> dict[str, Any]:
     packages = ("torch", "numpy", "scikit-learn")
     gpus = [torch.cuda.get_device_name()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     return {
-        "commit": _commit(),
+        "commit": commit(),
         "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
         "threads": torch.get_num_threads(),
         "machine": ", ".join([f"{platform.system()} {platform.machine()}", f"{os.cpu_count()} cores", *gpus]),
@@ -203,12 +208,20 @@ def _read_trace(path: Path) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
     return dict(zip(TRACE_COLUMNS, np.loadtxt(lines, delimiter=",", ndmin=2).T, strict=True))
 
 
-def _commit() -> str:
-    """Return the commit of the source tree, with + if it was changed since; HGE_COMMIT where there is no git."""
-    here = Path(__file__).parent
+def commit() -> str:
+    """Return HGE_COMMIT, if it is set; else the commit of the source tree, with + if it was changed since."""
+    told = os.environ.get("HGE_COMMIT")
+    if told:
+        return told
+    here = Path(__file__)
     try:
-        command = ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"]
-        found = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=10, check=True)
+        # An installed package may lie in another project's tree, whose commit would say nothing.
+        _git(here.parent, "ls-files", "--error-unmatch", here.name)
+        return _git(here.parent, "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*")
     except (OSError, subprocess.SubprocessError):
-        return os.environ.get("HGE_COMMIT", "unknown")
+        return "unknown"
+
+
+def _git(folder: Path, *command: str) -> str:
+    found = subprocess.run(["git", *command], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
     return found.stdout.strip()

@@ -16,6 +16,7 @@ from hge.figures import gates_figure, loss_figure, roc_figure, routing_figure, s
 from hge.gate import Tree
 from hge.record import RunRecord, read_result
 from hge.stream_figures import matrix_figure, stream_figure
+from hge.tracking import can_be_drawn
 
 GATES = "gates.json"
 ORGANISATIONS = {
@@ -92,8 +93,8 @@ def _run_page(record: RunRecord) -> str:
         routing_svg=Markup(routing_figure(record, record.config["routing"])),
         tree_svg=Markup(tree_svg(drawn)) if record.config["learner"]["organisation"] != "flat" else None,
         story=story(record),
-        stream_svg=Markup(stream_figure(record.result)) if "tracked" in record.result else None,
-        matrix_svg=Markup(matrix_figure(record.result)) if "tracked" in record.result else None,
+        stream_svg=Markup(stream_figure(record.result)) if can_be_drawn(record.result) else None,
+        matrix_svg=Markup(matrix_figure(record.result)) if can_be_drawn(record.result) else None,
         colour_of=colour_of,
     )
 

@@ -135,7 +135,8 @@ def _display(jobs: Sequence[Job], executor: Executor, place: Place) -> Iterator[
 
         def show(ended: list[Outcome]) -> None:
             for outcome in ended:
-                forecast.ended(outcome.name, time.monotonic())
+                to_its_end = outcome.result is not None and not outcome.result.get("dnf")
+                forecast.ended(outcome.name, time.monotonic(), whole=to_its_end)
                 if outcome.name in lines:
                     progress.remove_task(lines.pop(outcome.name))
                 progress.console.print(_one_line(outcome), soft_wrap=True, highlight=False)

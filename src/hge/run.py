@@ -114,7 +114,10 @@ class Journey:
             return
         snapshot, facts = read_checkpoint(self.checkpoints.folder)
         if "config" not in facts or RunConfig.from_json(facts["config"]) != config:
-            raise ValueError(f"resume: got other settings than those of the run in {self.folder}, expected the same")
+            raise ValueError(
+                f"resume: got other settings than those of the run in {self.folder}, expected the same; "
+                "without that folder it begins anew"
+            )
         with reading(str(self.checkpoints.folder)):
             if isinstance(learner, Learner):
                 restore(learner, snapshot)

@@ -86,6 +86,7 @@ def _protocol(line: Line) -> str:
     said = [
         f"recipe {line.recipe}",
         f"{line.epochs} epochs",
+        line.precision,
         f"{line.seeds} seed{'s' if line.seeds > 1 else ''}",
         line.routing,
     ]

@@ -54,6 +54,7 @@ class Line:
     routing: str
     epochs: str
     """Ours, of the paper's."""
+    precision: str
     seeds: int
     unpromoted: str = ""
     """Experts that were never promoted, per run."""
@@ -81,6 +82,7 @@ HEADINGS = (
     "recipe",
     "routing",
     "epochs",
+    "precision",
     "seeds",
     "unpromoted",
 )
@@ -97,7 +99,8 @@ def read_results(folder: Path) -> list[Result]:
         except ValueError as error:
             raise ValueError(f"{path}: damaged, expected JSON ({error})") from None
         protocol = content.get("protocol") if isinstance(content, dict) else None
-        if isinstance(protocol, dict) and protocol.keys() >= NEEDED and protocol["method"] in METHODS:
+        told = isinstance(protocol, dict) and protocol.keys() >= NEEDED and protocol["method"] in METHODS
+        if told and ("accuracy_batch" in content or "organisation" in content):
             found.append(content)
     return found
 
@@ -134,10 +137,10 @@ def _best_of_the_paper() -> str:
     return ", ".join(f"{scenario} {cell.mean:g} ({cell.method})" for scenario, cell in best.items())
 
 
-def judge(cell: Cell, mean: float | None, failed: float = 1.0, unpromoted: float = 0.0) -> Verdict:
+def judge(cell: Cell, mean: float | None, failed: float = 1.0, missing: float = 0.0) -> Verdict:
     """Compare our mean with the paper's interval; None stands for DNF, of the share `failed` of our runs.
 
-    So many experts were never promoted, on average: nobody can ask those.
+    So many experts were never created or never promoted, on average: nobody can ask those.
 
     >>> ge = Cell("smnist", "GE", "accuracy", mean=99.54, std=0.09)
     >>> judge(ge, 99.1), judge(ge, 98.0), judge(ge, None)
@@ -155,8 +158,8 @@ def judge(cell: Cell, mean: float | None, failed: float = 1.0, unpromoted: float
         return "reproduced"
     if not is_average:
         return "differs"  # a correlation or a spread is neither good nor bad
-    if figure == "experts_queried" and mean < cell.mean and (cell.method == "GE" or unpromoted):
-        return "differs"  # GE asks all its experts, so one of them is missing; unpromoted ones nobody can ask
+    if figure == "experts_queried" and mean < cell.mean and (cell.method == "GE" or missing):
+        return "differs"  # GE asks all its experts, so one of them is missing
     higher_is_better = figure in ("accuracy", "gate_accuracy")
     return "better" if (mean > cell.mean) == higher_is_better else "worse"
 
@@ -183,11 +186,17 @@ def _is_standard(protocol: dict[str, Any]) -> bool:
 
 
 def _longest(runs: Sequence[Result]) -> list[Result]:
-    """Return the runs of most epochs, those in fp32 if there are any; of several of one seed, the last by path."""
+    """Return the runs of most epochs, in the precision of most seeds; of several of one seed, the last by path."""
     most = max((r["protocol"]["epochs"] for r in runs), default=0)
-    longest = [r for r in runs if r["protocol"]["epochs"] == most]
-    exact = [r for r in longest if r["protocol"].get("precision", "fp32") == "fp32"]
-    return list({r["protocol"]["seed"]: r for r in exact or longest}.values())
+    found: dict[str, dict[int, Result]] = {"fp32": {}}  # the first, if there is a tie
+    for run in runs:
+        if run["protocol"]["epochs"] == most:
+            found.setdefault(_precision(run), {})[run["protocol"]["seed"]] = run
+    return list(max(found.values(), key=len).values())
+
+
+def _precision(run: Result) -> str:
+    return str(run["protocol"].get("precision", "fp32"))  # old results do not tell it
 
 
 def _line(cell: Cell, number: int, runs: Sequence[Result]) -> Line:
@@ -197,7 +206,9 @@ def _line(cell: Cell, number: int, runs: Sequence[Result]) -> Line:
     (mean, shown), (_, alone) = (_mean(_reader(cell, number, routing), runs) for routing in routings)
     routed = number >= 4
     failed = float(np.mean([bool(run.get("dnf")) for run in runs]))
-    unpromoted = float(np.mean([run.get("experts_unpromoted", 0) for run in runs]))
+    unpromoted, missed = (
+        float(np.mean([run.get(name, 0) for run in runs])) for name in ("experts_unpromoted", "switches_missed")
+    )
     return Line(
         cell.scenario,
         cell.method,
@@ -205,10 +216,11 @@ def _line(cell: Cell, number: int, runs: Sequence[Result]) -> Line:
         str(cell),
         shown,
         alone if routed else "",
-        judge(cell, mean, failed, unpromoted),
+        judge(cell, mean, failed, unpromoted + missed),
         protocol["recipe"],
         "" if number == 1 else "single samples" if single else f"batches of {protocol['test_batch_size']}",
         f"{protocol['epochs']} of {PAPER[cell.scenario].epochs}",
+        _precision(runs[0]),
         len(runs),
         "" if number in (2, 3) else f"{unpromoted:g}",
     )
@@ -237,7 +249,7 @@ def _mean(read: Callable[[Result], float], runs: Sequence[Result]) -> tuple[floa
 
 
 def _empty_line(cell: Cell, verdict: Verdict) -> Line:
-    return Line(cell.scenario, cell.method, cell.figure, str(cell), "", "", verdict, "", "", "", 0)
+    return Line(cell.scenario, cell.method, cell.figure, str(cell), "", "", verdict, "", "", "", "", 0)
 
 
 def as_markdown(number: int, lines: Sequence[Line]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +80,12 @@ class Tracker:
     @property
     def _every(self) -> int:
         return max(1, -(-self.total // POINTS))
+
+
+def can_be_drawn(result: Mapping[str, Any]) -> bool:
+    """Was a run followed until there was something to see? One that ran away may have ended before."""
+    tracked = result.get("tracked")
+    return bool(tracked and tracked["prequential"] and tracked["after_visits"])
 
 
 def forgetting(after_visits: Sequence[Sequence[float]], visited: Sequence[int]) -> float | None:

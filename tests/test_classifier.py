@@ -13,6 +13,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
+from sklearn.utils import validation
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import Tensor, nn
 
@@ -293,6 +294,63 @@ def test_other_classes_later_are_an_error() -> None:
         GatedExperts().partial_fit(X, y, classes=[])
 
 
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        (range(20), "classes: got 20, expected at most 10; set class_capacity higher"),
+        ([0.0, np.nan], "classes: got NaN"),
+        (3, "classes: got an array of shape"),
+        ([[0, 1]], "classes: got an array of shape"),
+        ([0, "a"], "classes: got texts among others"),
+    ],
+)
+def test_wrong_classes_are_no_bad_batch(classes: Any, message: str) -> None:
+    X, y = digits(low=True)
+    model = GatedExperts(class_capacity=10, on_bad_batch="skip")
+    with pytest.raises(ValueError, match=message):
+        model.partial_fit(X, y, classes=classes)
+    assert model.batches_skipped_ == 0
+
+
+def test_columns_of_which_some_have_names_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = digits(low=True)
+    model = GatedExperts().fit(X, y)
+    answers = model.predict_proba(X)
+    mixed = X.copy()
+    names = validation._get_feature_names
+
+    def names_of(rows: Any) -> Any:  # as it does for a table of pandas, which we do not need
+        if rows is mixed:
+            raise TypeError("Feature names are only supported if all input features have string names")
+        return names(rows)
+
+    monkeypatch.setattr(validation, "_get_feature_names", names_of)
+    with pytest.raises(TypeError, match="X: Feature names"):
+        model.fit(mixed, y)
+    np.testing.assert_array_equal(model.predict_proba(X), answers)
+    fresh = GatedExperts(on_bad_batch="skip").partial_fit(mixed, y)
+    assert (fresh.batches_skipped_, fresh.partial_fit(X, y).n_experts_) == (1, 1)
+
+
+def test_a_window_needs_a_likelihood() -> None:
+    X, y = digits(low=True)
+    model = GatedExperts(gate_score="autoencoder", routing="window").fit(X, y)
+    with pytest.raises(ValueError, match="routing: got window with gate_score autoencoder"):
+        model.predict(X)
+
+
+@pytest.mark.parametrize("pool", ["eager", "stacked"])
+def test_a_network_that_works_in_place_leaves_the_batch_alone(pool: str) -> None:
+    X, y = digits(low=True)
+
+    def build(shape: Any, outputs: int) -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Dropout(0.3, inplace=True), torch.nn.Linear(shape[0], outputs))
+
+    model = GatedExperts(net=build, pool=pool).fit(X, y)
+    kept = np.concatenate([item.batch.x.numpy() for item in model._learner.experts[0].replay.kept])
+    assert {row.tobytes() for row in kept} <= {row.tobytes() for row in X.astype(np.float32)}
+
+
 def test_batch_size_may_change_but_not_to_nonsense() -> None:
     X, y = digits(low=True)
     model, spared = (GatedExperts().partial_fit(X[:50], y[:50]) for _ in range(2))
@@ -456,6 +514,13 @@ def test_a_parameter_that_cannot_be_saved_is_named_before_anything_is_written(tm
     assert not (tmp_path / "model").exists()
 
 
+def test_texts_of_any_type_are_saved(tmp_path: Path) -> None:
+    X, y = digits(low=True)
+    model = GatedExperts().fit(X, np.array([f"digit {label}" for label in y], dtype=object))
+    model.save(tmp_path)
+    assert GatedExperts.load(tmp_path).predict(X).tolist() == model.predict(X).tolist()
+
+
 def test_loading_says_what_is_wrong(tmp_path: Path) -> None:
     X, y = digits(low=True)
     with pytest.raises(NotFittedError):
@@ -464,7 +529,11 @@ def test_loading_says_what_is_wrong(tmp_path: Path) -> None:
         GatedExperts.load(tmp_path)
     own = GatedExperts(net=lambda shape, outputs: torch.nn.Linear(shape[0], outputs)).partial_fit(X, y)
     own.save(tmp_path)
+    with pytest.raises(ValueError, match="net: got nothing, expected the factory"):
+        GatedExperts.load(tmp_path)
+    with pytest.raises(ValueError, match="nett: no parameter of GatedExperts"):
+        GatedExperts.load(tmp_path, nett=own.net)
     with pytest.raises(ValueError, match="expert's state"):
-        GatedExperts.load(tmp_path)  # as an MLP
+        GatedExperts.load(tmp_path, net="mlp")
     same = GatedExperts.load(tmp_path, net=own.net)
     np.testing.assert_array_equal(own.predict(X), same.predict(X))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import replace
+from math import nan
 
 import numpy as np
 import pytest
@@ -306,6 +307,19 @@ def test_newcomer_whose_training_becomes_unstable_is_reviewed_too() -> None:
         assert len(learner.experts) == experts
 
 
+def test_newcomer_whose_loss_is_not_a_number_does_not_speak_for_the_others() -> None:
+    class Sick(ScriptedPool):
+        def loss(self, expert: int, batch: Batch, step: int) -> float:
+            return nan if (expert, int(batch.x[0])) == (1, 2018) else super().loss(expert, batch, step)
+
+    pool = Sick()
+    pool.scores_late = True  # B and C stay newcomers
+    pool.extra_loss = {2000 + step: 0.06 for step in (18, 19, 20)}  # C becomes unstable
+    learner, events = learn("AAAAAA" + "BBBBBB" + "CCCCCC" + "CCC", replace(SMALL, promotion_window=50), pool)
+    assert [e.expert for e in of_kind(events, LossReviewed)][-1] == 2
+    assert len(learner.experts) == 3
+
+
 def test_expert_in_use_reclaims_batches_that_the_gate_sent_elsewhere() -> None:
     """An autoencoder that was promoted by a hair may lose every comparison; to the letter its task gets another one."""
     for review_last_used, experts in ((True, 2), (False, 3)):
@@ -332,6 +346,22 @@ def test_expert_in_use_reclaims_nothing_of_the_next_task(before: int) -> None:
         learner.learn(Batch(torch.tensor([1000.0 * task + step]), torch.tensor([task])))
     assert [event.expert for event in of_kind(events, ExpertCreated)] == [1, 2]
     assert pool.trained == [(step, 1 if step < 15 + before else 2) for step in range(15, 15 + before + 8)]
+
+
+@pytest.mark.parametrize("fitting", [16, 17])
+def test_batch_of_the_next_task_that_fits_by_chance_holds_no_switch_up(fitting: int) -> None:
+    class Fitting(ScriptedPool):
+        def loss(self, expert: int, batch: Batch, step: int) -> float:
+            return 1.0 if (expert, int(batch.x[0])) == (1, 2000 + fitting) else super().loss(expert, batch, step)
+
+    pool = Fitting()
+    learner, events = learn("AAAAAA" + "BBBBBBBBB", pool=pool)
+    pool.scores_late = True
+    pool.trained.clear()
+    for step in range(15, 18):
+        learner.learn(Batch(torch.tensor([2000.0 + step]), torch.tensor([2])))
+    assert not of_kind(events, BatchesReclaimed)
+    assert pool.trained == [(step, 2) for step in (15, 16, 17)]
 
 
 def test_batch_that_the_expert_in_use_does_not_take_back_is_an_outlier() -> None:

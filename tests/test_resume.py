@@ -119,6 +119,22 @@ def test_a_checkpoint_that_lacks_something_is_told_and_kept(
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+def test_an_interrupt_at_the_very_last_batch_loses_nothing(tmp_path: Path) -> None:
+    config = build_config("split-digits", epochs_scale=0.05)
+    whole = run(config, tmp_path / "whole")
+
+    def stop_at_the_last(step: Any, total: int, learner: Any) -> None:
+        if step.step == total - 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path / "cut", stop_at_the_last, checkpoint_every=whole["batches"])
+    steps: list[int] = []
+    result = run(config, tmp_path / "cut", lambda step, total, learner: steps.append(step.step), resume=True)
+    assert not steps, "all had been learned"
+    assert result["accuracy_batch"] == whole["accuracy_batch"]
+
+
 def test_resuming_nothing_begins_at_the_beginning(tmp_path: Path) -> None:
     config = config_of("ge")
     expected = outcome(tmp_path / "a", run(config, tmp_path / "a", checkpoint_every=0))

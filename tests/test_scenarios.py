@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from hge.data.catalogue import SCENARIOS, Request
+from hge.data.folders import _read_image
 from hge.data.prepare import AsIs, Invert, ToColour, resize
 from hge.data.scenarios import Part, Scenario, Source, Task, mix, recur, revisit
 from hge.keys import Keys
@@ -110,7 +111,7 @@ def test_visits_recur_and_have_their_own_lengths() -> None:
     assert [v.task for v in recur(tiny(), (2, 0)).visits] == [2, 0]
 
 
-@pytest.mark.parametrize("visits", ["0 x", "0 3", "-1", "0:0", "1:abc"])
+@pytest.mark.parametrize("visits", ["0 x", "0 3", "-1", "0:0", "1:abc", " "])
 def test_wrong_visits_are_named(visits: str) -> None:
     with pytest.raises(ValueError, match="visits: got"):
         revisit(tiny(), visits)
@@ -179,6 +180,22 @@ def test_folder_that_is_none_is_named(images: Path, tmp_path_factory: pytest.Tem
     ):
         with pytest.raises(ValueError, match=fault):
             SCENARIOS["image-folder"].build(Request(2, Keys(0), place, torch.device("cpu")))
+    Image.fromarray(np.zeros((8, 8), np.float32)).save(images / "blue" / "float.tif")
+    with pytest.raises(ValueError, match=r"float\.tif: got an image of mode F"):
+        SCENARIOS["image-folder"].build(Request(2, Keys(0), images, torch.device("cpu")))
+    (images / "blue" / "float.tif").unlink()
     (images / "red" / "broken.png").write_bytes(b"not an image")
     with pytest.raises(ValueError, match=r"broken\.png: not a readable image"):
         SCENARIOS["image-folder"].build(Request(2, Keys(0), images, torch.device("cpu")))
+
+
+def test_images_of_sixteen_bits_are_not_cut_off(images: Path) -> None:
+    ramp = np.linspace(0, 65535, 32).astype(np.uint16)[None].repeat(32, axis=0)
+    Image.fromarray(ramp).save(images / "deep.png")
+    assert np.array_equal(_read_image(images / "deep.png", 32)[0], (ramp >> 8).astype(np.uint8))
+
+
+@pytest.mark.parametrize("scenario", ["mnist-kmnist", "mnist-cif10", "cif10-inv", "cif-imgnet"])
+def test_hybrids_need_a_task_of_each_half(scenario: str) -> None:
+    with pytest.raises(ValueError, match="tasks: got 1, expected at least 2, one of each data set"):
+        build(scenario, 1)

@@ -107,7 +107,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
         policy = check_choice("on_bad_batch", self.on_bad_batch, get_args(OnBadBatch))
         check_count("batch_size", self.batch_size)
         capacity = self._capacity if self._started else check_count("class_capacity", self.class_capacity)
-        listed = None if classes is None else read_classes(classes)
+        listed = None if classes is None else read_classes(classes, capacity)
         if self._started and listed is not None and not np.array_equal(listed, self.classes_):
             raise ValueError("classes: got others than those known so far, expected the same or None")
         try:
@@ -150,7 +150,13 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
 
         Your own networks are not saved, only their weights: give the factories again (`net=…`, `autoencoder=…`).
         """
+        for name in changed:
+            if name not in cls._get_param_names():
+                raise ValueError(f"{name}: no parameter of {cls.__name__}")
         snapshot, facts = read_model(Path(path))
+        for name in facts.get("factories", ()):
+            if name not in changed:
+                raise ValueError(f"{name}: got nothing, expected the factory that the model in {path} was made with")
         try:
             model = cls(**facts["parameters"] | changed)
             model._become(snapshot, facts)
@@ -315,7 +321,9 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
                 f"Nothing has been learned yet: {len(self._waiting)} rows wait for a batch of {self.batch_size}. "
                 "Give more rows to partial_fit, or call flush()."
             )
-        check_choice("routing", self.routing, get_args(Routing))
+        routing = check_choice("routing", self.routing, get_args(Routing))
+        if routing == "window" and self.gate_score == "autoencoder" and not self.joint:
+            raise ValueError("routing: got window with gate_score autoencoder, no likelihood; expected joint, too")
         x = check_rows(self, X, reset=False)
         check_shape(x, self.input_shape_)
         return torch.from_numpy(x)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_X_y, validate_data
@@ -65,6 +66,8 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> FloatRows:
     """Return X as float32 in memory of its own, so that the caller may go on changing his; raise if it is unusable."""
     X = as_numpy("X", X)
     with _naming("X"):
+        if reset:
+            validate_data(BaseEstimator(), X, skip_check_array=True)  # columns of which only some have names
         x = (
             check_array(X, dtype=np.float32, allow_nd=True, input_name="X", estimator=estimator)
             if reset
@@ -105,13 +108,22 @@ def _naming(name: str) -> Iterator[None]:
         raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{name}: {error}") from error
 
 
-def read_classes(classes: Any) -> Labels:
-    """Return the distinct classes, sorted."""
+def read_classes(classes: Any, capacity: int) -> Labels:
+    """Return the distinct classes, sorted; reject what cannot be a list of labels."""
     classes = as_numpy("classes", classes)
     with _naming("classes"):
-        found: Labels = np.unique(np.asarray(sorted(classes) if isinstance(classes, (set, frozenset)) else classes))
+        given: Labels = np.asarray(sorted(classes) if isinstance(classes, (set, frozenset)) else classes)
+        if given.ndim != 1:
+            raise ValueError(f"classes: got an array of shape {given.shape}, expected a list of labels")
+        if len({isinstance(label, str) for label in classes}) > 1:
+            raise ValueError("classes: got texts among others, expected labels of one kind")
+        if given.dtype.kind == "f" and not np.isfinite(given).all():
+            raise ValueError("classes: got NaN or infinity, expected labels")
+        found: Labels = np.unique(given)
     if not len(found):
         raise ValueError("classes: got none, expected all labels that will come")
+    if len(found) > capacity:
+        raise ValueError(f"classes: got {len(found)}, expected at most {capacity}; set class_capacity higher")
     return found
 
 
@@ -181,7 +193,13 @@ class _UserFactory:
         module = _try(self.name, lambda: self.make(*arguments))
         if not isinstance(module, torch.nn.Module):
             raise ValueError(f"{self.name}: got {type(module).__name__} from the factory, expected an nn.Module")
+        # A first layer that works in place would change the batch, which is kept for replay.
+        module.register_forward_pre_hook(_on_copies)
         return module
+
+
+def _on_copies(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return tuple(value.clone() for value in inputs)
 
 
 def read_seed(random_state: Any) -> int:

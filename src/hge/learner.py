@@ -56,6 +56,11 @@ class Look:
         """The loss is within the expert's bound."""
         return self.loss <= self.bound
 
+    @property
+    def misfit(self) -> float:
+        """The loss, to compare experts by; what is not a number fits worst."""
+        return self.loss if isfinite(self.loss) else inf
+
 
 @dataclass(frozen=True)
 class Step:
@@ -233,7 +238,7 @@ class Learner:
             return
         if expert is None and len(self.experts) == self.config.max_experts:
             looks = [self._look(e.id, entries[0]) for e in self.experts]
-            expert = min(looks, key=lambda look: look.loss if isfinite(look.loss) else inf).expert
+            expert = min(looks, key=lambda look: look.misfit).expert
             self.emit(ExpertReused(self.steps, expert.id, len(entries)))
         if expert is None:
             expert = self._new_expert()
@@ -248,11 +253,11 @@ class Learner:
         """The expert with the lowest score, if its losses on R do not differ from those on its replay (Z-test)."""
         judges = [int(self._gate(entries[0])[0].expert[0])]
         if self.config.review_newcomers and self.newcomers:
-            judges.append(min(self.newcomers, key=lambda expert: self._look(expert, entries[0]).loss))
+            judges.append(min(self.newcomers, key=lambda expert: self._look(expert, entries[0]).misfit))
         return next((self.experts[e] for e in judges if not self._losses_differ(self.experts[e], entries)), None)
 
     def _reclaims(self, entries: list[RecentEntry[Batch]]) -> bool:
-        """The expert in use learns what it accepts of R and was never offered: there the gate went astray (reading 16).
+        """The expert in use learns what it accepts of R's front and was never offered: the gate was wrong (reading 16).
 
         R stays as it is: the rest goes on waiting, as outliers or as the beginning of another task.
         """
@@ -260,13 +265,15 @@ class Learner:
         asked_anyway = self.config.sticky or last.id in self.newcomers
         if asked_anyway or not (self.config.review and self.config.review_last_used):
             return False
-        astray = [entry for entry in entries if entry.refused_by != last.id]
-        accepted = [entry for entry in astray if self._look(last.id, entry).accepts]
-        for entry in accepted:
+        own = [entry.refused_by != last.id and self._look(last.id, entry).accepts for entry in entries]
+        # What is its own lies at the front, before what another task may have begun with: there one may fit by chance.
+        front = max((n for n in range(1, len(own) + 1) if 2 * sum(own[:n]) > n), default=0)
+        reclaimed = [entry for entry, is_own in zip(entries[:front], own[:front], strict=True) if is_own]
+        for entry in reclaimed:
             self._train(last, entry)
-        if accepted:
-            self.emit(BatchesReclaimed(self.steps, last.id, len(accepted)))
-        return bool(accepted)
+        if reclaimed:
+            self.emit(BatchesReclaimed(self.steps, last.id, len(reclaimed)))
+        return bool(reclaimed)
 
     def _losses_differ(self, expert: Expert, entries: list[RecentEntry[Batch]]) -> bool:
         """Z-test (Section 3.1) between the losses on R and those on the expert's replay."""

@@ -196,7 +196,7 @@ class Journey:
         if self.tracker and isinstance(learner, Learner):
             self.tracker.test(feed.position, Answerer(learner), self.scenario.tasks, self.scenario.classes)
         due = self.checkpoint_every and learner.steps % self.checkpoint_every == 0 and feed.position < self.total
-        if due or (feed.error is not None and self.checkpoint_every):
+        if due or ((feed.error or feed.interrupt) and self.checkpoint_every):
             self._save(feed, recorder)
 
     def _save(self, feed: Feed, recorder: RunRecorder) -> None:

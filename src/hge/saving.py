@@ -19,10 +19,13 @@ LABEL_KINDS = "biufU"
 def save_model(model: Any, folder: Path) -> None:
     """Write an estimator that has been started."""
     labels = np.asarray(model.classes_)
+    if all(isinstance(label, str) for label in labels.tolist()):
+        labels = labels.astype(str)  # pandas has texts as objects
     if labels.dtype.kind not in LABEL_KINDS:
         raise ValueError(f"labels: got {labels.dtype}, expected numbers or text to save them")
     facts = {
         "parameters": _parameters(model),
+        "factories": [name for name, value in model.get_params(deep=False).items() if callable(value)],
         "classes": [labels.dtype.str, labels.tolist()],
         "outputs": list(model._outputs.items()),
         "closed": model._closed,

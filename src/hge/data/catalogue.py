@@ -82,6 +82,8 @@ def permuted(dataset: str, request: Request) -> Scenario:
 
 def hybrid(first: str, second: str, prepare: tuple[Prepare, Prepare], request: Request) -> Scenario:
     """The tasks of two data sets in turn, their labels disjoint."""
+    if request.tasks < 2:
+        raise ValueError(f"tasks: got {request.tasks}, expected at least 2, one of each data set")
     halves = [
         _split(name, _TASKS_OF_HALF[name.partition("@")[0]], step, request, tasks=count, domain=domain, draw=draw)
         for name, step, count, domain, draw in (

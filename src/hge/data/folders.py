@@ -47,9 +47,14 @@ def _read_image(file: Path, size: int) -> npt.NDArray[np.uint8]:
 
     try:
         with Image.open(file) as image:
-            small = image.convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
-    except (UnidentifiedImageError, OSError) as error:
+            mode, eight_bits = image.mode, image.convert("RGB")
+            if mode.startswith("I;16"):  # which is cut off at 255
+                eight_bits = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
+            small = eight_bits.resize((size, size), Image.Resampling.BILINEAR)
+    except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(f"{file}: not a readable image ({error})") from None
+    if mode in ("I", "F"):
+        raise ValueError(f"{file}: got an image of mode {mode}, whose white nobody knows; expected 8 or 16 bits")
     return np.ascontiguousarray(np.asarray(small, dtype=np.uint8).transpose(2, 0, 1))
 
 

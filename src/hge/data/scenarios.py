@@ -183,6 +183,8 @@ def revisit(scenario: Scenario, visits: str) -> Scenario:
                 f"visits: got {word!r}, expected a task from 0 to {len(scenario.tasks) - 1}, factor above 0"
             )
         made.append(visit)
+    if not made:
+        raise ValueError(f"visits: got {visits!r}, expected numbers of tasks")
     return replace(scenario, visits=tuple(made))
 
 

@@ -69,7 +69,8 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
             How often `fit` goes through its rows; `partial_fit` goes through them once.
         routing : {"sample", "batch", "window"}
             At prediction, choose an expert for each row by itself, or one for all rows of the call; or take the rows as
-            consecutive ones of a stream that seldom changes. A mixture looks at each row by itself.
+            consecutive ones of a stream that seldom changes, for which the score must be a likelihood (all but
+            `autoencoder`, or `joint`). A mixture looks at each row by itself.
         class_capacity : int
             Outputs that every expert's head reserves. Classes appear as they come, up to this many.
         organisation : {"flat", "tree", "lca"}

@@ -529,7 +529,7 @@ def test_loading_says_what_is_wrong(tmp_path: Path) -> None:
         GatedExperts.load(tmp_path)
     own = GatedExperts(net=lambda shape, outputs: torch.nn.Linear(shape[0], outputs)).partial_fit(X, y)
     own.save(tmp_path)
-    with pytest.raises(ValueError, match="net: got nothing, expected the factory"):
+    with pytest.raises(ValueError, match="net: got nothing, expected the factory of the model"):
         GatedExperts.load(tmp_path)
     with pytest.raises(ValueError, match="nett: no parameter of GatedExperts"):
         GatedExperts.load(tmp_path, nett=own.net)

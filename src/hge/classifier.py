@@ -154,10 +154,10 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
             if name not in cls._get_param_names():
                 raise ValueError(f"{name}: no parameter of {cls.__name__}")
         snapshot, facts = read_model(Path(path))
-        for name in facts.get("factories", ()):
-            if name not in changed:
-                raise ValueError(f"{name}: got nothing, expected the factory that the model in {path} was made with")
         try:
+            for name in facts["factories"]:
+                if name not in changed:
+                    raise ValueError(f"{name}: got nothing, expected the factory of the model in {path}")
             model = cls(**facts["parameters"] | changed)
             model._become(snapshot, facts)
         except (KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:

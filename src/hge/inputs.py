@@ -66,13 +66,13 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> FloatRows:
     """Return X as float32 in memory of its own, so that the caller may go on changing his; raise if it is unusable."""
     X = as_numpy("X", X)
     with _naming("X"):
-        if reset:
-            validate_data(BaseEstimator(), X, skip_check_array=True)  # columns of which only some have names
         x = (
             check_array(X, dtype=np.float32, allow_nd=True, input_name="X", estimator=estimator)
             if reset
             else validate_data(estimator, X, reset=False, dtype=np.float32, allow_nd=True)
         )
+        if reset:
+            validate_data(BaseEstimator(), X, skip_check_array=True)  # looks at the names of the columns
     if not x.size:
         raise ValueError(f"X: got rows of shape {x.shape[1:]}, expected at least one input")
     largest = float(np.abs(x).max())

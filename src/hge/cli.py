@@ -34,7 +34,7 @@ from hge.recipes import METHODS, PAPER, RECIPES, build_config
 from hge.record import is_run_of, read_finished, read_result
 from hge.report import ORGANISATIONS, trees_of, write_report, write_trees
 from hge.reproduce_commands import reproduce_command
-from hge.run import CHECKPOINT_EVERY, CHECKPOINTS, run
+from hge.run import CHECKPOINT_EVERY, CHECKPOINTS, other_settings, run
 from hge.table_commands import table_command
 
 app = typer.Typer(
@@ -223,7 +223,7 @@ def _tell_where_it_goes_on(config: RunConfig, out: Path) -> None:
         console.print(f"The run in {out} had come to its end; nothing is run again.", soft_wrap=True)
     elif not has_checkpoint(out / CHECKPOINTS):
         if not is_run_of(out, config):
-            raise ValueError(f"resume: got other settings than those of the run in {out}, expected the same")
+            raise other_settings(out)
         console.print(f"There is no checkpoint in {out}: it begins at the beginning.", soft_wrap=True)
 
 

@@ -12,7 +12,7 @@ from hge.config import RunConfig, override
 from hge.paper_tables import TITLES, paper_table
 from hge.recipes import build_config, changes
 from hge.run import TOLD
-from hge.tables import OURS, Result
+from hge.tables import OURS, Result, precision_of
 
 FIGURES = {1: (("smnist", "hge"),), 2: (("cif10-inv", "organise"), ("mnist-kmnist", "organise"))}
 """Figure -> (scenario, method) of the trees that it shows."""
@@ -144,7 +144,7 @@ def _wanted(config: RunConfig) -> tuple[Any, ...]:
 
 
 def _identity(protocol: dict[str, Any]) -> tuple[Any, ...]:
-    told = {"precision": "fp32"} | protocol  # old results do not tell it
+    told = protocol | {"precision": precision_of(protocol)}
     return (*(told.get(name) for name in (*DECIDING, "score", "seed")), str(told.get("changed") or ""))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, count, islice
+from itertools import chain, compress, count, islice
 from math import inf, isfinite, nan
 
 import numpy as np
@@ -268,7 +268,7 @@ class Learner:
         own = [entry.refused_by != last.id and self._look(last.id, entry).accepts for entry in entries]
         # What is its own lies at the front, before what another task may have begun with: there one may fit by chance.
         front = max((n for n in range(1, len(own) + 1) if 2 * sum(own[:n]) > n), default=0)
-        reclaimed = [entry for entry, is_own in zip(entries[:front], own[:front], strict=True) if is_own]
+        reclaimed = list(compress(entries[:front], own))
         for entry in reclaimed:
             self._train(last, entry)
         if reclaimed:

@@ -19,7 +19,7 @@ from hge.overview_figures import accuracy_figure, soak_figure, speed_figure
 from hge.paper_tables import TITLES
 from hge.report import ORGANISATIONS, render, trees_of
 from hge.stream_figures import matrix_figure, stream_figure, timeline_figure
-from hge.tables import FOR_CHOOSING, Line, Result, build_table, notes, read_results, spread
+from hge.tables import FOR_CHOOSING, Line, Result, build_table, notes, precision_of, read_results, spread
 from hge.tracking import average_incremental_accuracy, can_be_drawn, forgetting
 
 MARKS = {"reproduced": "✓", "better": "▲", "worse": "▼", "differs": "≠", "not comparable": "○"}
@@ -95,10 +95,15 @@ def _name(protocol: dict[str, Any]) -> str:
     for name, of_what in (("batch_size", "batches"), ("test_batch_size", "test batches")):
         if info is None or protocol[name] != info.batch_size:  # every recipe has the scenario's
             parts.append(f"{of_what} of {protocol[name]}")
-    parts += [protocol["precision"]] if protocol.get("precision", "fp32") != "fp32" else []
+    parts += _reduced_precision(protocol)
     parts += [f"{key} {protocol[key]}" for key in ("mix", "visits", "blend") if protocol.get(key)]
     parts += [f"{key}={value}" for key, value in protocol.get("changed", {}).items()]
     return ", ".join(parts)
+
+
+def _reduced_precision(protocol: dict[str, Any]) -> list[str]:
+    precision = precision_of(protocol)
+    return [] if precision == "fp32" else [precision]
 
 
 def _pivot(number: int, lines: Sequence[Line]) -> dict[str, Any]:
@@ -172,7 +177,7 @@ def _gates(folder: Path) -> list[dict[str, Any]]:
         told = board.get("protocol", {})
         if board.get("part") == "test" and told["seed"] < FOR_CHOOSING:
             names = [told["scenario"], told["recipe"], told["net"], f"{told['epochs']} epochs"]
-            names += [told["precision"]] if told.get("precision", "fp32") != "fp32" else []
+            names += _reduced_precision(told)
             boards.setdefault((", ".join(names), *(row["score"] for row in board["scores"])), []).append(board)
     return [{"name": name, **_mean_board(own)} for (name, *_), own in boards.items()]
 

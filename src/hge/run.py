@@ -86,6 +86,12 @@ def run(
     return result
 
 
+def other_settings(folder: Path) -> ValueError:
+    """Return the error of who would go on with another run than the one in the folder."""
+    told = f"resume: got other settings than those of the run in {folder}, expected the same"
+    return ValueError(f"{told}; without that folder it begins anew")
+
+
 class Journey:
     """A learner on its way through a stream."""
 
@@ -114,10 +120,7 @@ class Journey:
             return
         snapshot, facts = read_checkpoint(self.checkpoints.folder)
         if "config" not in facts or RunConfig.from_json(facts["config"]) != config:
-            raise ValueError(
-                f"resume: got other settings than those of the run in {self.folder}, expected the same; "
-                "without that folder it begins anew"
-            )
+            raise other_settings(self.folder)
         with reading(str(self.checkpoints.folder)):
             if isinstance(learner, Learner):
                 restore(learner, snapshot)

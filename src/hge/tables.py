@@ -191,12 +191,13 @@ def _longest(runs: Sequence[Result]) -> list[Result]:
     found: dict[str, dict[int, Result]] = {"fp32": {}}  # the first, if there is a tie
     for run in runs:
         if run["protocol"]["epochs"] == most:
-            found.setdefault(_precision(run), {})[run["protocol"]["seed"]] = run
+            found.setdefault(precision_of(run["protocol"]), {})[run["protocol"]["seed"]] = run
     return list(max(found.values(), key=len).values())
 
 
-def _precision(run: Result) -> str:
-    return str(run["protocol"].get("precision", "fp32"))  # old results do not tell it
+def precision_of(protocol: dict[str, Any]) -> str:
+    """Return the precision of a run; old results do not tell it."""
+    return str(protocol.get("precision", "fp32"))
 
 
 def _line(cell: Cell, number: int, runs: Sequence[Result]) -> Line:
@@ -220,7 +221,7 @@ def _line(cell: Cell, number: int, runs: Sequence[Result]) -> Line:
         protocol["recipe"],
         "" if number == 1 else "single samples" if single else f"batches of {protocol['test_batch_size']}",
         f"{protocol['epochs']} of {PAPER[cell.scenario].epochs}",
-        _precision(runs[0]),
+        precision_of(protocol),
         len(runs),
         "" if number in (2, 3) else f"{unpromoted:g}",
     )

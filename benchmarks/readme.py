@@ -16,7 +16,7 @@ import numpy as np
 
 from hge.paper_tables import paper_table as paper_cells
 from hge.recipes import PAPER
-from hge.tables import NOT_COMPARABLE, build_table, read_results, spread
+from hge.tables import NOT_COMPARABLE, Line, build_table, precision_of, read_results, spread
 
 ROOT = Path(__file__).parent.parent
 DIGITS = ("split-digits", "permuted-digits", "recurring-digits")
@@ -36,6 +36,16 @@ GATES = (
     ("cif-imgnet-best", 66.16),
 )
 GATE_SEEDS = 3
+SWITCHING = ("GE", "GE w/o review", "TAME")
+# scenario, what was done, file stem, seeds
+SIDE = (
+    ("smnist", "variational autoencoder", "smnist-ge-paper-epochs40-precision-tf32", 5),
+    ("smnist", "plain autoencoder", "smnist-ge-paper-epochs40-score.variational-False", 3),
+    ("cif10", "variational autoencoder", "cif10-ge-paper-epochs20-precision-bf16", 2),
+    ("cif10", "plain autoencoder", "cif10-ge-paper-epochs20-precision-bf16-score.variational-False", 1),
+    ("cif100-10", "classes of a task at random", "cif100-10-ge-paper-epochs40-precision-bf16", 2),
+    ("cif100-10", "two superclasses a task", "cif100-superclasses-ge-paper-epochs40-precision-bf16", 1),
+)
 TIMED = ("ge", "hge", "separate")
 SPEED = ("mlp-autoencoder", "mlp-subspace", "resnet18-autoencoder", "resnet18-subspace")
 GROUPS = ("1", "8", "32", "128")
@@ -233,6 +243,43 @@ def paper_table() -> str:
     return "\n".join(lines)
 
 
+def switches_table() -> str:
+    """False and missed switches per task beside those of the paper's Table 1, by recipe paper."""
+    told: dict[tuple[str, str], dict[str, Line]] = {}
+    for line in build_table(1, read_results(ROOT / "results")):
+        if line.recipe == "paper":
+            told.setdefault((line.scenario, line.method), {})[line.figure] = line
+    lines = [
+        "| scenario | epochs | " + " | ".join(f"{method}: paper | {method}: ours" for method in SWITCHING) + " |",
+        "|---|---|" + "---|" * 2 * len(SWITCHING),
+    ]
+    for scenario in PAPERS:
+        cells = []
+        for method in SWITCHING:
+            false, missed = (told[scenario, method][figure] for figure in ("false", "missed"))
+            papers = false.paper if false.paper == missed.paper == "DNF" else f"{false.paper} / {missed.paper}"
+            cells += [papers, f"{false.ours} / {missed.ours} ({false.seeds})"]
+        lines.append(f"| {scenario} | {told[scenario, 'GE']['false'].epochs} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def side_table() -> str:
+    """The paper's side experiments, each beside the run that it departs from."""
+    keys = ("gate_accuracy_batch", "accuracy_batch", "gate_accuracy_sample", "accuracy_sample")
+    lines = [
+        "| scenario | what | gate, batches | accuracy, batches | gate, single samples | accuracy, single samples "
+        "| epochs | precision | seeds |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for scenario, what, stem, seeds in SIDE:
+        found = [json.loads((ROOT / f"results/reproduced/{stem}-seed{seed}.json").read_text()) for seed in range(seeds)]
+        figures = " | ".join(spread([result[key] for result in found]) for key in keys)
+        told = found[0]["protocol"]
+        protocol = f"{told['epochs']} of {PAPER[told['scenario']].epochs} | {precision_of(told)} | {seeds}"
+        lines.append(f"| {scenario} | {what} | {figures} | {protocol} |")
+    return "\n".join(lines)
+
+
 def everything_table() -> str:
     """How long one seed of the paper's scenarios takes on one H200, by the speed of the runs that were timed."""
     timed: dict[tuple[str, str], list[float]] = {}
@@ -261,6 +308,8 @@ PAGES = {
         "trees": trees_table,
         "organised": organised_table,
         "paper": paper_table,
+        "switches": switches_table,
+        "side": side_table,
         "gates": gates_table,
         "speed": speed_table,
         "scale": scale_table,

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from hge import jobs, record
-from hge.experiments import Job, build_jobs, choose, not_yet_made, subjects, table_numbers
+from hge.experiments import Job, build_jobs, choose, not_yet_made, read_jobs, subjects, table_numbers
 from hge.forecast import Forecast
 from hge.jobs import Place, Progress, carry_out, read_progress
 from hge.local_executor import LocalExecutor
@@ -130,6 +130,36 @@ def test_results_that_are_there_have_the_names_of_their_runs() -> None:
             assignments=[f"{name}={json.dumps(value)}" for name, value in told["changed"].items()],
         )
         assert file.stem in {job.name for job in made}
+
+
+def test_jobs_are_read_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.jsonl"
+    made = jobs_of([("smnist", "ge"), ("smnist", "tame")], seeds=2)
+    file.write_text("\n\n".join(json.dumps(job.as_json()) for job in made))
+    assert read_jobs(file) == made
+    edited = made[0].as_json()
+    edited["config"]["seed"] = 3  # whoever changes a setting by hand need not think of the name
+    file.write_text(json.dumps(edited))
+    assert [job.name for job in read_jobs(file)] == ["smnist-ge-paper-epochs4-seed3"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "got no job"),
+        ("{", "line 1: expected a job"),
+        ("[]", "line 1: expected a job"),
+        ('\n{"name": "x"}', "line 2: expected a job"),
+        ('{"name": "x", "config": {"scenario": "nowhere"}}', "line 1: expected a job.*'nowhere'"),
+        ('{"name": "x", "config": {"scenario": "smnist", "seed": "a"}}', "line 1: expected a job.*seed"),
+        ('{"name": "x", "config": {"scenario": "smnist"}}\n' * 2, "line 2: got smnist-ge-default-.* again"),
+    ],
+)
+def test_a_file_of_jobs_that_cannot_be_read(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "jobs.jsonl"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=f"jobs.jsonl.*{message}"):
+        read_jobs(file)
 
 
 @pytest.mark.parametrize("setting", ["seed=7", "device=cuda", "track=true", "precision=bf16", "epochs=4"])
@@ -263,10 +293,21 @@ def test_failure_has_an_exit_code_and_nothing_to_do_is_no_failure(tmp_path: Path
     assert (done.returncode, "Runs: 1; already in results: 1" in done.stdout) == (0, True)
 
 
+def test_what_a_dry_run_prints_can_be_run(tmp_path: Path) -> None:
+    options = ("--scenario", "split-digits", "--method", "ge", "--seeds", "2", "--epochs-scale", "0.05")
+    listed = hge(*options, "--device", "cpu", "--dry-run", cwd=tmp_path).stdout.splitlines()
+    (tmp_path / "second.jsonl").write_text(listed[1])
+    done = hge("--jobs", "second.jsonl", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [file.stem for file in (tmp_path / "results" / SUBFOLDER).iterdir()] == [json.loads(listed[1])["name"]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "table: got nothing, expected --table, --figure, or --scenario with --method"),
+        ([], "table: got nothing, expected --table, --figure, --jobs, or --scenario with --method"),
+        (["--jobs", "some.jsonl", "--seeds", "5"], "jobs: got --seeds beside --jobs, whose file says what is run"),
+        (["--jobs", "missing.jsonl"], "missing.jsonl"),
         (["--table", "6"], "table: got '6', expected 1 to 5, or all"),
         (["--figure", "3"], "figure: got 3, expected one of 1, 2"),
         (["--table", "1", "--recipe", "default"], "recipe: got 'default', expected one of paper, best"),

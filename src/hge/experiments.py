@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus
 
@@ -119,6 +121,25 @@ def build_jobs(
             config = override(config, assignment)
         made.append(replace(config, device=device, track=track and method in TRACKED))
     return [Job(_name(config, seed), replace(config, seed=seed)) for seed in range(seeds) for config in made]
+
+
+def read_jobs(file: Path) -> list[Job]:
+    """Read jobs, one JSON a line, as `hge reproduce --dry-run` prints them; their names follow from their settings."""
+    jobs: dict[str, Job] = {}
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            config = Job.from_json(json.loads(line)).config
+            job = Job(_name(config, config.seed), config)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{file}, line {number}: expected a job as --dry-run prints it ({error})") from None
+        if job.name in jobs:
+            raise ValueError(f"{file}, line {number}: got {job.name} again, expected every run once")
+        jobs[job.name] = job
+    if not jobs:
+        raise ValueError(f"{file}: got no job, expected one a line, as --dry-run prints them")
+    return list(jobs.values())
 
 
 def not_yet_made(jobs: Iterable[Job], results: Iterable[Result]) -> list[Job]:

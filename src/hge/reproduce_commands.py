@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from hge.build import RESUMABLE
 from hge.data_commands import DataFolder
-from hge.experiments import FIGURES, Job, build_jobs, choose, not_yet_made, subjects, table_numbers
+from hge.experiments import FIGURES, Job, build_jobs, choose, not_yet_made, read_jobs, subjects, table_numbers
 from hge.forecast import Forecast
 from hge.jobs import Outcome, Place, forget_progress, read_progress
 from hge.local_executor import LocalExecutor
@@ -31,9 +31,15 @@ from hge.tables import read_results
 console = Console()
 RECIPES = ("paper", "best")
 EXECUTORS = ("local", "ray")
+BESIDE_JOBS = (
+    *("jobs_file", "executor", "ray_address", "workers"),
+    *("results", "work", "data", "checkpoint_every", "dry_run"),
+)
+"""Options that say where and how, not what: they go together with a file of jobs."""
 
 
 def reproduce_command(
+    context: typer.Context,
     table: Annotated[list[str] | None, typer.Option(help="Table of the paper, 1 to 5, or all.")] = None,
     figure: Annotated[list[int] | None, typer.Option(help=f"Figure, {', '.join(map(str, FIGURES))}.")] = None,
     scenario: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
@@ -44,6 +50,9 @@ def reproduce_command(
     executor: Annotated[str, typer.Option(help="local, or ray: a cluster (pip install 'hge\\[cluster]').")] = "local",
     ray_address: Annotated[str, typer.Option(help="Of a running cluster.", show_default="one on this machine")] = "",
     workers: Annotated[int, typer.Option(min=1, help="Runs at a time; ray: runs that share a GPU.")] = 1,
+    jobs_file: Annotated[
+        Path | None, typer.Option("--jobs", help="Runs as --dry-run prints them, one a line, instead of a table's.")
+    ] = None,
     results: Annotated[Path, typer.Option(help="Folder of results; what is there is not run again.")] = Path("results"),
     work: Annotated[Path, typer.Option(help="Folder for runs under way.")] = Path("runs/reproduce"),
     track: Annotated[bool, typer.Option("--track", help="Also record accuracy over the stream.")] = False,
@@ -63,21 +72,27 @@ def reproduce_command(
         if value not in known:
             raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(known)}")
     numbers = [number for text in table or [] for number in table_numbers(text)]
-    chosen = choose(subjects(numbers, figure or []), scenario or [], method or [])
-    if not chosen:
-        raise ValueError("table: got nothing, expected --table, --figure, or --scenario with --method")
-    # Where a cluster computes, this machine cannot tell whether a device is usable.
-    device = resolve_device(device) if executor == "local" or device == "auto" else device
-    jobs = build_jobs(
-        chosen,
-        recipe=recipe,
-        seeds=seeds,
-        epochs_scale=epochs_scale,
-        device=device,
-        precision=precision,
-        track=track,
-        assignments=assignments or [],
-    )
+    if jobs_file is not None:
+        _refuse_beside_jobs(context)
+        jobs = read_jobs(jobs_file)
+    else:
+        chosen = choose(subjects(numbers, figure or []), scenario or [], method or [])
+        if not chosen:
+            raise ValueError("table: got nothing, expected --table, --figure, --jobs, or --scenario with --method")
+        jobs = build_jobs(
+            chosen,
+            recipe=recipe,
+            seeds=seeds,
+            epochs_scale=epochs_scale,
+            device=resolve_device(device) if device == "auto" else device,
+            precision=precision,
+            track=track,
+            assignments=assignments or [],
+        )
+    devices = {job.config.device for job in jobs}
+    if executor == "local":  # where a cluster computes, this machine cannot tell whether a device is usable
+        for asked in devices:
+            resolve_device(asked)
     left = not_yet_made(jobs, read_results(results) if results.is_dir() else [])
     if dry_run:
         for job in left:
@@ -89,13 +104,23 @@ def reproduce_command(
         local = executor == "local"
         at_once = min(workers, len(left))
         place = Place(work.absolute(), data.absolute() if data else None, checkpoint_every, at_once)
-        if local and device.startswith("cuda") and workers > 1 and "CUDA_MPS_PIPE_DIRECTORY" not in os.environ:
+        on_gpu = any(asked.startswith("cuda") for asked in devices)
+        if local and on_gpu and workers > 1 and "CUDA_MPS_PIPE_DIRECTORY" not in os.environ:
             console.print("The runs take turns on the GPU; with NVIDIA's MPS they share it (benchmarks/README.md).")
         chosen_executor: Executor = (
             LocalExecutor(place, workers) if local else RayExecutor(place, ray_address or None, workers)
         )
         _carry_out(left, chosen_executor, place, results)
     _say_where_to_look(numbers, results)
+
+
+def _refuse_beside_jobs(context: typer.Context) -> None:
+    """Raise an error if a run's settings were given that a file of jobs says already."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        # By its name: newer typers carry their own click, and with it their own class of sources.
+        if source is not None and source.name == "COMMANDLINE" and parameter.name not in BESIDE_JOBS:
+            raise ValueError(f"jobs: got {parameter.opts[0]} beside --jobs, whose file says what is run")
 
 
 def _carry_out(jobs: Sequence[Job], executor: Executor, place: Place, results: Path) -> None:

@@ -63,6 +63,9 @@ def organise(
     check(config)
     keys = Keys(config.seed)
     scenario = build_scenario(config, keys, data)
+    order = list(dict.fromkeys(visit.task for visit in scenario.visits))
+    if len(order) < len(scenario.tasks):
+        raise ValueError(f"visits: got {config.visits!r}, expected every task: each has its expert")
     scores_only = replace(config, net="mlp", augment=False)  # no classifier is asked: the least of them will do
     pool = build_pool(scores_only, scenario, keys)
     experts = SeparateExperts(scenario, pool, keys, config.learner.replay_capacity)
@@ -78,7 +81,7 @@ def organise(
         )
         trees = {
             "ge": flat_tree(count),
-            "hge": lca_tree(range(count), training, replay, coverage),
+            "hge": lca_tree(order, training, replay, coverage),
             "upper": upper.tree,
         }
         routes = {name: select(tree, test.scores) for name, tree in trees.items()}

@@ -1,0 +1,47 @@
+"""Section 5.2's experiment: whom it trains, and in which order HGE gets them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hge import organise as organised
+from hge.config import override
+from hge.gate import Tree
+from hge.organise import organise
+from hge.recipes import build_config
+
+SHORT = replace(build_config("split-digits", "organise"), epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("setting", "order"),
+    [
+        ("tasks=5", [0, 1, 2, 3, 4]),
+        ("mix=permuted-digits", [0, 5, 1, 6, 2, 7, 3, 8, 4, 9, 10, 11, 12, 13, 14]),
+        ("visits=3 1 3 0 2 4", [3, 1, 0, 2, 4]),
+    ],
+)
+def test_hge_gets_its_experts_as_the_tasks_come(
+    setting: str, order: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    usual = organised.lca_tree
+
+    def lca_tree(experts: Sequence[int], *others: Any) -> Tree:
+        seen.append(list(experts))
+        return usual(experts, *others)
+
+    monkeypatch.setattr(organised, "lca_tree", lca_tree)
+    organise(override(SHORT, setting), tmp_path, orders=2)
+    assert seen == [order]
+
+
+def test_every_task_must_be_visited(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="visits: got '0 2', expected every task"):
+        organise(override(SHORT, "visits=0 2"), tmp_path / "here")
+    assert not (tmp_path / "here").exists()

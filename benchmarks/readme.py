@@ -69,6 +69,7 @@ def results(stem: str, method: str, recipe: str, seeds: int = 5) -> list[dict[st
         assert (protocol["method"], protocol["recipe"], protocol["seed"]) == (method, recipe, seed)
         assert protocol["commit"] != "unknown"
         assert not protocol["commit"].endswith("+"), "a result comes from a committed tree"
+        assert "earlier_commits" not in protocol, "and from one of them"
     return found
 
 

@@ -63,6 +63,23 @@ def test_mixture_sums_to_one_and_answers_as_well(model: GatedExperts) -> None:
         model.mixture = False
 
 
+def test_who_does_not_answer_has_no_part_in_a_mixture(model: GatedExperts) -> None:
+    X, y = rows()
+    learner = model._learner
+    answerer, x = Answerer(learner), torch.from_numpy(X[y < 2]).float()
+    usual = answerer.mixture(x, 10)
+    assert set(usual.argmax(axis=1)) == {0, 1}
+    own = answerer.route(x, "sample").expert
+    newcomers, config = learner.newcomers, learner.config
+    try:
+        learner.newcomers = np.unique(own).tolist()
+        np.testing.assert_array_equal(answerer.mixture(x, 10), usual)
+        learner.config = replace(config, newcomers_answer=False)
+        assert not np.isin(answerer.mixture(x, 10).argmax(axis=1), [0, 1]).any()
+    finally:
+        learner.newcomers, learner.config = newcomers, config
+
+
 def test_rows_that_were_never_learned_are_unknown(model: GatedExperts) -> None:
     X, y = rows()
     stranger = model.predict_unknown(X)

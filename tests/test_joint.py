@@ -57,6 +57,9 @@ def test_probabilities_sum_to_one() -> None:
     np.testing.assert_allclose(np.exp(joint.experts(pairs)).sum(axis=0), 1)
     np.testing.assert_allclose(joint.mixture(test, outputs=6).sum(axis=1), 1)
     np.testing.assert_allclose(joint.mixture(test, outputs=3).sum(axis=1), 1)
+    of_two = joint.mixture(test, outputs=6, silent=[1])
+    np.testing.assert_allclose(of_two.sum(axis=1), 1)
+    assert of_two[:, 2:4].max() < joint.mixture(test, outputs=6)[:, 2:4].max()
     assert joint.pair_class.tolist() == list(range(6))
     assert joint.pair_expert.tolist() == [0, 0, 1, 1, 2, 2]
 

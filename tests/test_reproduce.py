@@ -215,6 +215,31 @@ def test_a_run_whose_end_was_not_heard_of_is_not_made_again(tmp_path: Path, monk
     assert "NoneType" in carry_out(other, Place(tmp_path)).error
 
 
+def test_the_commit_is_that_of_the_code_which_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [job] = jobs_of([("split-digits", "ge")], epochs_scale=0.05)
+
+    class CutOffError(Exception):
+        pass
+
+    def change_the_files(step: Any, total: int, learner: Any) -> None:
+        monkeypatch.setenv("HGE_COMMIT", "later")
+
+    def cut_off(step: Any, total: int, learner: Any) -> None:
+        if step.step == 30:
+            raise CutOffError
+
+    monkeypatch.setenv("HGE_COMMIT", "one")
+    assert run(job.config, tmp_path / "whole", change_the_files)["protocol"]["commit"] == "one"
+    monkeypatch.setenv("HGE_COMMIT", "one")
+    with pytest.raises(CutOffError):
+        run(job.config, tmp_path / "cut", cut_off, checkpoint_every=20)
+    with pytest.raises(CutOffError):
+        run(job.config, tmp_path / "cut", cut_off, resume=True, checkpoint_every=1)
+    monkeypatch.setenv("HGE_COMMIT", "another")
+    told = run(job.config, tmp_path / "cut", resume=True, checkpoint_every=20)["protocol"]
+    assert (told["commit"], told["earlier_commits"]) == ("another", ["one"])
+
+
 def test_a_result_of_another_commit_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [job] = jobs_of([("split-digits", "ge")], epochs_scale=0.05)
     for commit in ("one", "another"):

@@ -43,6 +43,15 @@ def outcome(folder: Path, result: dict[str, Any]) -> tuple[bytes, bytes, dict[st
     return (folder / "events.jsonl").read_bytes(), (folder / "trace.csv").read_bytes(), kept
 
 
+def test_a_run_without_checkpoints_leaves_none_of_another(tmp_path: Path) -> None:
+    with pytest.raises(CutOffError):
+        run(config_of("ge", "default"), tmp_path, cut_off_at(EVERY + 1), checkpoint_every=EVERY)
+    assert (tmp_path / CHECKPOINTS).exists()
+    with pytest.raises(CutOffError):
+        run(config_of("ge", "default"), tmp_path, cut_off_at(3), checkpoint_every=0)
+    assert not (tmp_path / CHECKPOINTS).exists()
+
+
 @pytest.mark.parametrize(
     ("method", "recipe"),
     [

@@ -64,7 +64,8 @@ class Answerer:
             raise ValueError("mixture: got a learner without a joint score, expected learner.joint=true")
         joint, device = self.calibration.joint, self.learner.pool.device
         parts = [self.calibration.evidence(part.to(device)) for part in torch.split(x, ROWS_AT_ONCE)]
-        return np.concatenate([joint.mixture(evidence, outputs) for evidence in parts])
+        silent = [] if self.learner.config.newcomers_answer else self.learner.newcomers
+        return np.concatenate([joint.mixture(evidence, outputs, silent) for evidence in parts])
 
     def unknown(self, x: Tensor) -> FloatArray:
         """Return [rows]: how little a row is like anything learned, higher is stranger; the joint score is needed."""

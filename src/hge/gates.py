@@ -26,12 +26,12 @@ from hge.gate import FloatArray, IntArray
 from hge.joint import Joint
 from hge.keys import Keys
 from hge.pool import ExpertPool
-from hge.record import write_json
+from hge.record import commit, write_json
 from hge.run import protocol
 from hge.scores import Pupil, Score, build_score
 from hge.strangers import last_task_unknown
 from hge.switch import LossStats
-from hge.training import has_batch_norm
+from hge.training import has_batch_norm, repeatable
 from hge.types import as_float
 
 GROUPS = (1, 8, 32, 128)
@@ -79,12 +79,14 @@ def gates(
     """
     config = replace(config, score=replace(config.score, name="class-subspace"))
     check(config)
+    code = commit()  # at once: the files may change while it runs
     keys = Keys(config.seed)
     scenario = build_scenario(config, keys, data)
     scenario = for_choosing(scenario) if validation else scenario
     pool = build_pool(config, scenario, keys)
     others = ("subspace", "autoencoder") if autoencoder else ("subspace",)
-    experts, learned = _train(config, scenario, pool, keys, others, on_progress)
+    with repeatable(config.deterministic):
+        experts, learned = _train(config, scenario, pool, keys, others, on_progress)
     calibration = Calibration(pool, experts)
     calibration.fit()
     assert calibration.joint is not None
@@ -103,7 +105,7 @@ def gates(
         "groups": list(GROUPS),
         "tasks": [task.name for task in scenario.tasks],
         "part": "validation" if validation else "test",
-        "protocol": protocol(config) | {"score": "all", "net": config.net},
+        "protocol": protocol(config) | {"commit": code, "score": "all", "net": config.net},
     }
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "gates.json", result)

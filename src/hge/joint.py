@@ -123,13 +123,16 @@ class Joint:
         owner = self.pair_expert
         return np.stack([logsumexp(pairs[:, owner == e], axis=1) for e in range(len(self.readers))])
 
-    def mixture(self, evidence: Sequence[Evidence], outputs: int) -> FloatArray:
+    def mixture(self, evidence: Sequence[Evidence], outputs: int, silent: Sequence[int] = ()) -> FloatArray:
         """Return [rows, outputs]: class probabilities, the mean of two opinions (results/choices/joint_prototype.json).
+
+        The `silent` experts' evidence counts, but not their answers.
 
         The experts' answers, weighed by their probabilities, know their own classes best; the regression's classes
         make use of what the other experts see in a row, but are learned from the replay alone.
         """
         pairs = self.pairs(evidence)
+        pairs[:, np.isin(self.pair_expert, silent)] = -np.inf
         onto = np.zeros((len(self.bias), outputs))
         known = self.pair_class < outputs
         onto[np.flatnonzero(known), self.pair_class[known]] = 1

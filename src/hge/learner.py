@@ -141,9 +141,12 @@ class Learner:
         or before the one at which the organisation owes its upkeep. What was pulled and not learned stays in `pulled`.
         """
         expert, config = self.experts[self.last_used], self.config
+        length = self._run_length(expert)
+        if not length:
+            return
         below, queried = ([], 0) if config.sticky else self.tree.way_to(self.last_node)
         waiting = chain(list(pulled), pulling(stream, pulled))
-        items = islice(zip(count(self.steps), waiting, strict=False), self._run_length(expert))
+        items = islice(zip(count(self.steps), waiting, strict=False), length)
         for loss in self.pool.train_run(expert.id, items, expert.losses, config.epsilon, below):
             entry = RecentEntry(self.steps, pulled.popleft(), expert.id)
             bound = expert.losses.bound(config.epsilon)

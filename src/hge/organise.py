@@ -18,11 +18,12 @@ from hge.gate import FloatArray, Routes, Tree
 from hge.keys import Keys
 from hge.pivots import build_tree
 from hge.pool import ExpertPool
-from hge.record import RunRecorder
+from hge.record import RunRecorder, commit
 from hge.replays import ScoredReplays
 from hge.run import protocol
 from hge.settling import Scoreboard
 from hge.switch import LossStats
+from hge.training import repeatable
 from hge.types import Batch
 from hge.upper import OwnedBatches, TreeFigures, figures, flat_tree, lca_tree, search_upper, select, statistics
 
@@ -61,6 +62,7 @@ def organise(
 ) -> dict[str, Any]:
     """Train separately, organise as GE, HGE, Upper and our tree, and return what stands in result.json."""
     check(config)
+    code = commit()  # at once: the files may change while it runs
     keys = Keys(config.seed)
     scenario = build_scenario(config, keys, data)
     order = list(dict.fromkeys(visit.task for visit in scenario.visits))
@@ -69,7 +71,7 @@ def organise(
     scores_only = replace(config, net="mlp", augment=False)  # no classifier is asked: the least of them will do
     pool = build_pool(scores_only, scenario, keys)
     experts = SeparateExperts(scenario, pool, keys, config.learner.replay_capacity)
-    with RunRecorder(folder, config) as recorder:
+    with repeatable(config.deterministic), RunRecorder(folder, config) as recorder:
         total = scenario.batches(config.batch_size, config.epochs)
         for step, (task, batch) in enumerate(scenario.stream(config.batch_size, config.epochs, keys)):
             experts.train(task, batch, step)
@@ -96,7 +98,7 @@ def organise(
             },
             "domains": [task.domain for task in scenario.tasks],
             "tasks": [task.name for task in scenario.tasks],
-            "protocol": protocol(config),
+            "protocol": protocol(config) | {"commit": code},
         }
         recorder.result(result)
     return result

@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from hge.feed import Feed
 from hge.keys import Keys
 from hge.learner import Learner, Step
 from hge.recipes import changes
-from hge.record import RunRecorder, environment, read_finished
+from hge.record import RunRecorder, commit, environment, read_finished
 from hge.snapshot import reading, restore, take
 from hge.tracking import Tracker
 from hge.training import repeatable
@@ -71,7 +71,7 @@ def run(
     check(config)
     if resume and (finished := read_finished(folder, config)) is not None:
         return finished
-    with repeatable() if config.deterministic else nullcontext():
+    with repeatable(config.deterministic):
         journey = Journey(config, folder, data, checkpoint_every)
         if resume:
             journey.go_on()
@@ -80,7 +80,8 @@ def run(
         # Only now: what cannot be built leaves an older run alone.
         with RunRecorder(folder, config, journey.files) as recorder:
             seconds, rows = journey.learn(recorder, on_step)
-            result = journey.result() | {"samples_per_second": round(rows / seconds, 1), "protocol": protocol(config)}
+            told = {"samples_per_second": round(rows / seconds, 1), "protocol": protocol(config) | journey.provenance}
+            result = journey.result() | told
             recorder.result(result)
         journey.forget()  # nothing is left to resume
     return result
@@ -111,6 +112,8 @@ class Journey:
         """Places in the stream of the bad batches that were skipped."""
         self.files: dict[str, int] | None = None
         """How long the record's files were when the last checkpoint was taken; None: from the beginning."""
+        self.commits = [commit()]
+        """Of the code that ran, now and before the run was cut off; asked at once, since the files may change."""
 
     def go_on(self) -> None:
         """Come to where the last checkpoint was taken; where there is none, begin at the beginning."""
@@ -127,6 +130,7 @@ class Journey:
             else:
                 learner.restore(snapshot)
             self.skipped, self.files = facts["skipped"], facts["files"]
+            self.commits = [*(c for c in facts["commits"] if c != self.commits[-1]), self.commits[-1]]
             schedule = self.scenario.schedule(config.batch_size, config.epochs, Keys(config.seed))
             draws = enumerate(islice(schedule, learner.steps + len(self.skipped)))
             self.ledger = Ledger.from_json(facts["ledger"], [task for n, (task, _) in draws if n not in self.skipped])
@@ -135,8 +139,13 @@ class Journey:
 
     def forget(self) -> None:
         """Delete the checkpoints."""
-        if self.checkpoint_every:
-            forget_checkpoints(self.checkpoints.folder)
+        forget_checkpoints(self.checkpoints.folder)
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Which code ran."""
+        *earlier, last = self.commits
+        return {"commit": last} | ({"earlier_commits": earlier} if earlier else {})
 
     def learn(self, recorder: RunRecorder, on_step: OnStep) -> tuple[float, int]:
         """Learn the stream to its end; return the seconds that it took, and the rows."""
@@ -209,6 +218,7 @@ class Journey:
             "ledger": self.ledger.as_json(),
             "skipped": self.skipped,
             "files": recorder.position(),
+            "commits": self.commits,
             "tracked": self.tracker.as_json() if self.tracker else None,
         }
         try:

@@ -20,8 +20,9 @@ NOT_COMPARABLE = frozenset({"mnist-kmnist", "imgnet-10", "imgnet-20", "cif-imgne
 """Their data are not those of the paper (docs/protocol.md)."""
 OURS = {"GE": "ge", "GE w/o review": "ge-no-review", "HGE": "hge", "TAME": "tame", "Separate": "separate"}
 """The paper's name of a method -> ours; the other rows of Table 4 are quoted."""
-LEAST_INTERVAL = {"accuracy": 0.5, "gate_accuracy": 0.5, "experts_queried": 0.05, "false": 0.005, "missed": 0.005}
-"""Half the width of an interval, at the least: "as good as" for percentages, else the rounding of what is printed."""
+PERCENTAGES = ("accuracy", "gate_accuracy")
+AS_GOOD_AS, ROUNDING = 0.5, 0.005
+"""Half the width of an interval, at the least: of means and medians of percentages; of all else, as it is printed."""
 RULE = (
     "Reproduced: our mean lies within the paper's mean ± its standard deviation (means and medians of percentages: "
     "± 0.5 points at the least); where the paper has DNF, more than half of our runs did not finish either. Where it "
@@ -154,14 +155,14 @@ def judge(cell: Cell, mean: float | None, failed: float = 1.0, missing: float = 
         return "worse"
     figure, _, statistic = cell.figure.partition(".")
     is_average = statistic in ("", "mean", "median")
-    if abs(mean - cell.mean) <= max(cell.std or 0.0, LEAST_INTERVAL[figure] if is_average else 0.05) + 1e-9:
+    least = AS_GOOD_AS if is_average and figure in PERCENTAGES else ROUNDING
+    if abs(mean - cell.mean) <= max(cell.std or 0.0, least) + 1e-9:
         return "reproduced"
     if not is_average:
         return "differs"  # a correlation or a spread is neither good nor bad
     if figure == "experts_queried" and mean < cell.mean and (cell.method == "GE" or missing):
         return "differs"  # GE asks all its experts, so one of them is missing
-    higher_is_better = figure in ("accuracy", "gate_accuracy")
-    return "better" if (mean > cell.mean) == higher_is_better else "worse"
+    return "better" if (mean > cell.mean) == (figure in PERCENTAGES) else "worse"
 
 
 def spread(values: Sequence[float]) -> str:

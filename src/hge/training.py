@@ -102,8 +102,11 @@ def mode_of(net: nn.Module, *, training: bool, rows: int, batch_statistics: bool
 
 
 @contextmanager
-def repeatable() -> Iterator[None]:
-    """Let a GPU compute the same digits every time inside the block, at some cost."""
+def repeatable(wished: bool) -> Iterator[None]:
+    """Let a GPU compute the same digits every time inside the block, at some cost, if that is wished."""
+    if not wished:
+        yield
+        return
     before = torch.are_deterministic_algorithms_enabled()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or torch refuses matrix products
     torch.use_deterministic_algorithms(True)

@@ -125,7 +125,8 @@ class Tame:
         loss, bound, queried = self._loss(self.active, batch), self.active.losses.bound, 1
         if self.active.losses.smoothed_with(loss) > bound:
             queried = len(self.experts)
-            self._switch(batch, loss)
+            loss = self._switch(batch, loss)
+            bound = self.active.losses.bound
         trained = self._train(self.active, batch)
         self.steps += 1
         return Step(self.steps - 1, self.active.id, loss, bound, False, queried, trained)
@@ -152,8 +153,8 @@ class Tame:
                 self.selector.train(0, Batch(x[part], expert[part]), step)
                 step += 1
 
-    def _switch(self, batch: Batch, loss: float) -> None:
-        """The active expert's smoothed loss is too high: go on with an expert that fits, or with a new one."""
+    def _switch(self, batch: Batch, loss: float) -> float:
+        """The active expert's smoothed loss is too high: go on with one that fits, or a new one; return its loss."""
         losses = {e.id: loss if e is self.active else self._loss(e, batch) for e in self.experts}
         fitting = [e for e in self.experts if e.losses.smoothed_with(losses[e.id]) <= e.losses.bound]
         previous = self.active
@@ -161,8 +162,10 @@ class Tame:
             self.active = min(fitting, key=lambda e: losses[e.id])
         else:
             self.active = self._new_expert()
+            losses[self.active.id] = self._loss(self.active, batch)
             self.emit(ExpertCreated(self.steps, self.active.id, batches=0))
         self.emit(ExpertChanged(self.steps, previous.id, self.active.id))
+        return losses[self.active.id]
 
     def _loss(self, expert: TameExpert, batch: Batch) -> float:
         loss = self.pool.loss(expert.id, batch, self.steps)

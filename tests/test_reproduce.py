@@ -311,6 +311,10 @@ def test_dry_run_prints_jobs_and_writes_nothing(tmp_path: Path) -> None:
 
 def test_failure_has_an_exit_code_and_nothing_to_do_is_no_failure(tmp_path: Path) -> None:
     options = ("--method", "ge", "--seeds", "1", "--epochs-scale", "0.05", "--device", "cpu", "--data", ".")
+    for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        file = tmp_path / "MNIST" / "raw" / f"{part}-ubyte"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"torn")
     done = hge("--scenario", "split-digits", "--scenario", "smnist", *options, cwd=tmp_path)
     assert done.returncode == 1
     assert "1 of 2 runs failed" in done.stdout
@@ -322,7 +326,9 @@ def test_what_a_dry_run_prints_can_be_run(tmp_path: Path) -> None:
     options = ("--scenario", "split-digits", "--method", "ge", "--seeds", "2", "--epochs-scale", "0.05")
     listed = hge(*options, "--device", "cpu", "--dry-run", cwd=tmp_path).stdout.splitlines()
     (tmp_path / "second.jsonl").write_text(listed[1])
-    done = hge("--jobs", "second.jsonl", cwd=tmp_path)
+    refused = hge("--jobs", "second.jsonl", "--device", "nowhere", cwd=tmp_path)
+    assert "device: got 'nowhere'" in refused.stderr
+    done = hge("--jobs", "second.jsonl", "--device", "auto", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert [file.stem for file in (tmp_path / "results" / SUBFOLDER).iterdir()] == [json.loads(listed[1])["name"]]
 
@@ -333,6 +339,14 @@ def test_what_a_dry_run_prints_can_be_run(tmp_path: Path) -> None:
         ([], "table: got nothing, expected --table, --figure, --jobs, or --scenario with --method"),
         (["--jobs", "some.jsonl", "--seeds", "5"], "jobs: got --seeds beside --jobs, whose file says what is run"),
         (["--jobs", "missing.jsonl"], "missing.jsonl"),
+        (["--table", "4", "--data", "."], "data: got no cifar10, cifar100, mnist, tiny-imagenet in ., expected all"),
+        (["--scenario", "split-digits", "--method", "ge", "--set", "tasks=9"], "tasks: got 9, expected at most 5"),
+        (["--scenario", "split-digits", "--method", "ge", "--results", "/dev/null/x"], "/dev/null/x/reproduced"),
+        (["--scenario", "split-digits", "--method", "ge", "--work", "/dev/null/x"], "/dev/null/x"),
+        (
+            ["--scenario", "split-digits", "--method", "ge", "--precision", "bf16", "--device", "cpu"],
+            "precision: got 'bf16', expected fp32: a CPU computes no other",
+        ),
         (["--table", "6"], "table: got '6', expected 1 to 5, or all"),
         (["--figure", "3"], "figure: got 3, expected one of 1, 2"),
         (["--table", "1", "--recipe", "default"], "recipe: got 'default', expected one of paper, best"),

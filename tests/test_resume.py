@@ -43,6 +43,26 @@ def outcome(folder: Path, result: dict[str, Any]) -> tuple[bytes, bytes, dict[st
     return (folder / "events.jsonl").read_bytes(), (folder / "trace.csv").read_bytes(), kept
 
 
+@pytest.mark.parametrize("method", ["ge", "tame"])
+def test_a_run_that_is_cut_off_in_its_tests_need_not_learn_again(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, learned = config_of(method, "default"), list[int]()
+    expected = outcome(tmp_path / "whole", run(config, tmp_path / "whole"))
+
+    def cut_off(*arguments: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hge.run.evaluate", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            run(config, tmp_path / "cut", checkpoint_every=EVERY)
+    result = run(config, tmp_path / "cut", lambda step, *_: learned.append(step.step), resume=True)
+    assert outcome(tmp_path / "cut", result) == expected
+    assert not learned
+    assert result["samples_per_second"] > 0, "of the time before"
+
+
 def test_a_run_without_checkpoints_leaves_none_of_another(tmp_path: Path) -> None:
     with pytest.raises(CutOffError):
         run(config_of("ge", "default"), tmp_path, cut_off_at(EVERY + 1), checkpoint_every=EVERY)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,11 @@ import pytest
 
 from hge.paper_tables import Cell, paper_table
 from hge.recipes import build_config
-from hge.tables import FORMATS, Line, as_json, as_latex, as_markdown, build_table, judge, notes, read_results
+from hge.tables import FIGURES, FORMATS, Line, as_json, as_latex, as_markdown, build_table, judge, notes, read_results
 
 ROOT = Path(__file__).parent.parent
+WHOLE = dict.fromkeys(FIGURES, 0)
+"""What a file must have to be read."""
 
 
 def result(scenario: str, method: str, recipe: str = "paper", seed: int = 0, epochs: int = 40, **figures: Any) -> Any:
@@ -184,7 +187,7 @@ def test_formats() -> None:
 
 def test_results_are_found_among_other_files(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
-    run = result("smnist", "ge", **accuracies(99.5, 90.0))
+    run = result("smnist", "ge", **WHOLE | accuracies(99.5, 90.0))
     (tmp_path / "deep" / "run.json").write_text(json.dumps(run))
     (tmp_path / "scale.json").write_text('{"rows": []}')
     (tmp_path / "list.json").write_text("[1]")
@@ -192,6 +195,25 @@ def test_results_are_found_among_other_files(tmp_path: Path) -> None:
     assert read_results(tmp_path) == [run]
     (tmp_path / "broken.json").write_text("{")
     with pytest.raises(ValueError, match="damaged, expected JSON"):
+        read_results(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"gate_accuracy_batch": None}, "gate_accuracy_batch: None"),
+        ({"accuracy_batch": "good"}, "accuracy_batch: 'good'"),
+        ({"tasks": []}, "tasks: "),
+        ({"organisation": {}}, "organisation.ge: None"),
+        ({"protocol": {"seed": "0"}}, "seed: '0'"),
+        ({"protocol": {"scenario": ["smnist"]}}, "scenario: "),
+    ],
+)
+def test_a_result_that_is_not_whole_is_named(change: dict[str, Any], named: str, tmp_path: Path) -> None:
+    whole = json.loads((ROOT / "results/real/smnist-ge-default-seed0.json").read_text())
+    broken = whole | change | {"protocol": whole["protocol"] | change.get("protocol", {})}
+    (tmp_path / "some.json").write_text(json.dumps(broken))
+    with pytest.raises(ValueError, match=f"some.json: damaged, expected .*{re.escape(named)}"):
         read_results(tmp_path)
 
 
@@ -220,9 +242,9 @@ def test_wrong_calls_end_with_one_line(arguments: list[str], message: str, tmp_p
 
 @pytest.mark.parametrize("columns", ["80", "160"])
 def test_a_terminal_of_any_width_can_show_a_table(columns: str, tmp_path: Path) -> None:
-    run = result("smnist", "ge", **accuracies(99.5, 90.0)) | {"experts_unpromoted": 2}
+    run = result("smnist", "ge", **WHOLE | accuracies(99.5, 90.0)) | {"experts_unpromoted": 2}
     (tmp_path / "run.json").write_text(json.dumps(run))
-    brief = result("pmnist", "ge", epochs=2, **accuracies(97.9, 90.0))
+    brief = result("pmnist", "ge", epochs=2, **WHOLE | accuracies(97.9, 90.0))
     (tmp_path / "brief.json").write_text(json.dumps(brief))
     command = [sys.executable, "-m", "hge", "table", "4", "--results", str(tmp_path)]
     shown = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"COLUMNS": columns}).stdout

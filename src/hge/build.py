@@ -32,6 +32,8 @@ RESUMABLE = TRACKED | {"separate", "tame"}
 def check(config: RunConfig) -> None:
     """Reject settings that cannot run, before anything is made."""
     resolve_device(config.device)
+    if config.precision != "fp32" and torch.device(config.device).type == "cpu":
+        raise ValueError(f"precision: got {config.precision!r}, expected fp32: a CPU computes no other")
     if config.track and config.method not in TRACKED:
         raise ValueError(f"track: got method {config.method}, expected one of {', '.join(sorted(TRACKED))}")
     info = SCENARIOS[config.scenario]

@@ -24,6 +24,7 @@ from hge.data.catalogue import SCENARIOS
 from hge.data.datasets import data_folder, find
 from hge.data_commands import DataFolder
 from hge.drawing import tree_dot, tree_text
+from hge.experiments import run_name
 from hge.gates_commands import gates_command
 from hge.keys import Keys
 from hge.learner import Step
@@ -110,7 +111,7 @@ def run_command(
     assignments += [f"routing={routing}", f"pool={pool}", f"precision={precision}", f"on_bad_batch={on_bad_batch}"]
     for assignment in [*assignments, *(set_ or [])]:
         config = override(config, assignment)
-    folder = out or Path("runs") / f"{scenario}-{method}-{recipe}-{config.score.name}-seed{seed}"
+    folder = out or Path("runs") / run_name(config)
     _run_and_show(config, folder, data, resume=resume, checkpoint_every=checkpoint_every)
 
 
@@ -142,11 +143,12 @@ def trees(
     out: Annotated[Path, typer.Option(help="Page with all trees side by side.")] = Path("runs/trees.html"),
 ) -> None:
     """Show the trees of runs: as text here, side by side on a page, and as tree-NAME.dot for Graphviz."""
+    page = write_trees(folders, out)  # first: it reads them all
     for folder in folders:
         for name, drawn in trees_of(read_result(folder)).items():
             console.print(f"[bold]{folder.name}: {name}[/bold]\n{tree_text(drawn.tree)}", highlight=False)
             (folder / f"tree-{name}.dot").write_text(tree_dot(drawn), encoding="utf-8")
-    console.print(f"Page: {write_trees(folders, out)}", soft_wrap=True)
+    console.print(f"Page: {page}", soft_wrap=True)
 
 
 @app.command()

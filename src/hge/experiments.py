@@ -120,18 +120,22 @@ def build_jobs(
         for assignment in (f"precision={precision}", *assignments):
             config = override(config, assignment)
         made.append(replace(config, device=device, track=track and method in TRACKED))
-    return [Job(_name(config, seed), replace(config, seed=seed)) for seed in range(seeds) for config in made]
+    return [Job(run_name(config), config) for config in (replace(c, seed=seed) for seed in range(seeds) for c in made)]
 
 
 def read_jobs(file: Path) -> list[Job]:
     """Read jobs, one JSON a line, as `hge reproduce --dry-run` prints them; their names follow from their settings."""
     jobs: dict[str, Job] = {}
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise ValueError(f"{file}: got no text, expected a job a line, as --dry-run prints them") from None
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             config = Job.from_json(json.loads(line)).config
-            job = Job(_name(config, config.seed), config)
+            job = Job(run_name(config), config)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{file}, line {number}: expected a job as --dry-run prints it ({error})") from None
         if job.name in jobs:
@@ -150,13 +154,14 @@ def not_yet_made(jobs: Iterable[Job], results: Iterable[Result]) -> list[Job]:
     return [job for job in jobs if not any(_answers(job, found) for found in there.get(_wanted(job.config), []))]
 
 
-def _name(config: RunConfig, seed: int) -> str:
+def run_name(config: RunConfig) -> str:
+    """Return a name that no run with other settings has, but for those that do not decide its outcome."""
     recipe = build_config(config.scenario, config.method, config.recipe)
     chosen = {name: getattr(config, name) for name in DECIDING if name != "epochs"}
     told = {name: value for name, value in chosen.items() if value != getattr(recipe, name)}
     # Quoted: visits hold spaces and colons, which not every file system takes.
     changed = "".join(f"-{name}-{quote_plus(str(value))}" for name, value in (told | changes(config)).items())
-    return f"{config.scenario}-{config.method}-{config.recipe}-epochs{config.epochs}{changed}-seed{seed}"
+    return f"{config.scenario}-{config.method}-{config.recipe}-epochs{config.epochs}{changed}-seed{config.seed}"
 
 
 def _wanted(config: RunConfig) -> tuple[Any, ...]:

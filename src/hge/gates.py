@@ -85,6 +85,7 @@ def gates(
     scenario = for_choosing(scenario) if validation else scenario
     pool = build_pool(config, scenario, keys)
     others = ("subspace", "autoencoder") if autoencoder else ("subspace",)
+    folder.mkdir(parents=True, exist_ok=True)
     with repeatable(config.deterministic):
         experts, learned = _train(config, scenario, pool, keys, others, on_progress)
     calibration = Calibration(pool, experts)
@@ -107,7 +108,6 @@ def gates(
         "part": "validation" if validation else "test",
         "protocol": protocol(config) | {"commit": code, "score": "all", "net": config.net},
     }
-    folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "gates.json", result)
     return result
 

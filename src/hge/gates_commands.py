@@ -13,6 +13,7 @@ from rich.table import Table
 
 from hge.config import override
 from hge.data_commands import DataFolder
+from hge.experiments import run_name
 from hge.gates import gates
 from hge.pool import resolve_device
 from hge.recipes import RECIPES, build_config
@@ -41,7 +42,7 @@ def gates_command(
     config = replace(config, device=resolve_device(device), tasks=config.tasks if tasks is None else tasks)
     for assignment in set_ or []:
         config = override(config, assignment)
-    folder = out or Path("runs") / f"gates-{scenario}-{recipe}-seed{seed}"
+    folder = out or Path("runs") / f"gates-{run_name(config)}"
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console) as progress:
         line = progress.add_task(scenario, total=None)

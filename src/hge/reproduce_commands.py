@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from hge.build import RESUMABLE
+from hge.build import RESUMABLE, check
+from hge.data.catalogue import SCENARIOS
+from hge.data.datasets import data_folder, find
 from hge.data_commands import DataFolder
 from hge.experiments import FIGURES, Job, build_jobs, choose, not_yet_made, read_jobs, subjects, table_numbers
 from hge.forecast import Forecast
@@ -32,7 +35,7 @@ console = Console()
 RECIPES = ("paper", "best")
 EXECUTORS = ("local", "ray")
 BESIDE_JOBS = (
-    *("jobs_file", "executor", "ray_address", "workers"),
+    *("jobs_file", "device", "executor", "ray_address", "workers"),
     *("results", "work", "data", "checkpoint_every", "dry_run"),
 )
 """Options that say where and how, not what: they go together with a file of jobs."""
@@ -73,8 +76,7 @@ def reproduce_command(
             raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(known)}")
     numbers = [number for text in table or [] for number in table_numbers(text)]
     if jobs_file is not None:
-        _refuse_beside_jobs(context)
-        jobs = read_jobs(jobs_file)
+        jobs = _jobs_of_a_file(jobs_file, context, device)
     else:
         chosen = choose(subjects(numbers, figure or []), scenario or [], method or [])
         if not chosen:
@@ -89,10 +91,6 @@ def reproduce_command(
             track=track,
             assignments=assignments or [],
         )
-    devices = {job.config.device for job in jobs}
-    if executor == "local":  # where a cluster computes, this machine cannot tell whether a device is usable
-        for asked in devices:
-            resolve_device(asked)
     left = not_yet_made(jobs, read_results(results) if results.is_dir() else [])
     if dry_run:
         for job in left:
@@ -102,9 +100,15 @@ def reproduce_command(
     console.print(f"Runs: {len(jobs)}; already in {results}: {len(jobs) - len(left)}.", soft_wrap=True)
     if left:
         local = executor == "local"
+        if local:
+            _check_all(left, data)
+        for folder in (results / SUBFOLDER, work):
+            folder.mkdir(parents=True, exist_ok=True)
+            if not os.access(folder, os.W_OK):
+                raise ValueError(f"{folder}: cannot be written to")
         at_once = min(workers, len(left))
         place = Place(work.absolute(), data.absolute() if data else None, checkpoint_every, at_once)
-        on_gpu = any(asked.startswith("cuda") for asked in devices)
+        on_gpu = any(job.config.device.startswith("cuda") for job in left)
         if local and on_gpu and workers > 1 and "CUDA_MPS_PIPE_DIRECTORY" not in os.environ:
             console.print("The runs take turns on the GPU; with NVIDIA's MPS they share it (benchmarks/README.md).")
         chosen_executor: Executor = (
@@ -114,13 +118,35 @@ def reproduce_command(
     _say_where_to_look(numbers, results)
 
 
-def _refuse_beside_jobs(context: typer.Context) -> None:
-    """Raise an error if a run's settings were given that a file of jobs says already."""
+def _jobs_of_a_file(file: Path, context: typer.Context, device: str) -> list[Job]:
+    """Read jobs, for another device if one was asked for; any other of their settings must not have been."""
+    given = set()
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         # By its name: newer typers carry their own click, and with it their own class of sources.
-        if source is not None and source.name == "COMMANDLINE" and parameter.name not in BESIDE_JOBS:
-            raise ValueError(f"jobs: got {parameter.opts[0]} beside --jobs, whose file says what is run")
+        if source is not None and source.name == "COMMANDLINE":
+            given.add(parameter.name)
+            if parameter.name not in BESIDE_JOBS:
+                raise ValueError(f"jobs: got {parameter.opts[0]} beside --jobs, whose file says what is run")
+    jobs = read_jobs(file)
+    if "device" not in given:
+        return jobs
+    device = resolve_device(device) if device == "auto" else device
+    return [replace(job, config=replace(job.config, device=device)) for job in jobs]
+
+
+def _check_all(jobs: Sequence[Job], data: Path | None) -> None:
+    """Raise an error for what cannot run here, before anything does; all data sets that are missing at once."""
+    folder, needed = data_folder(data), set[str]()
+    for config in (job.config for job in jobs):
+        check(config)
+        needed |= {
+            name for scenario in (config.scenario, config.mix) if scenario for name in SCENARIOS[scenario].datasets
+        }
+    missing = sorted(name for name in needed if find(name, folder) is None)
+    if missing:
+        told = "; ".join(f"hge data get {name}" for name in missing)
+        raise ValueError(f"data: got no {', '.join(missing)} in {folder}, expected all of them ({told})")
 
 
 def _carry_out(jobs: Sequence[Job], executor: Executor, place: Place, results: Path) -> None:

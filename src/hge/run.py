@@ -79,8 +79,9 @@ def run(
             journey.forget()  # another run's checkpoints
         # Only now: what cannot be built leaves an older run alone.
         with RunRecorder(folder, config, journey.files) as recorder:
-            seconds, rows = journey.learn(recorder, on_step)
-            told = {"samples_per_second": round(rows / seconds, 1), "protocol": protocol(config) | journey.provenance}
+            journey.learn(recorder, on_step)
+            speed = round(journey.rows / journey.seconds, 1)
+            told = {"samples_per_second": speed, "protocol": protocol(config) | journey.provenance}
             result = journey.result() | told
             recorder.result(result)
         journey.forget()  # nothing is left to resume
@@ -112,6 +113,8 @@ class Journey:
         """Places in the stream of the bad batches that were skipped."""
         self.files: dict[str, int] | None = None
         """How long the record's files were when the last checkpoint was taken; None: from the beginning."""
+        self.seconds, self.rows = 0.0, 0
+        """What learning took so far, and how many rows were learned."""
         self.commits = [commit()]
         """Of the code that ran, now and before the run was cut off; asked at once, since the files may change."""
 
@@ -130,6 +133,7 @@ class Journey:
             else:
                 learner.restore(snapshot)
             self.skipped, self.files = facts["skipped"], facts["files"]
+            self.seconds, self.rows = facts["seconds"], facts["rows"]
             self.commits = [*(c for c in facts["commits"] if c != self.commits[-1]), self.commits[-1]]
             schedule = self.scenario.schedule(config.batch_size, config.epochs, Keys(config.seed))
             draws = enumerate(islice(schedule, learner.steps + len(self.skipped)))
@@ -147,10 +151,10 @@ class Journey:
         *earlier, last = self.commits
         return {"commit": last} | ({"earlier_commits": earlier} if earlier else {})
 
-    def learn(self, recorder: RunRecorder, on_step: OnStep) -> tuple[float, int]:
-        """Learn the stream to its end; return the seconds that it took, and the rows."""
-        started, learner, ledger, rows = time.perf_counter(), self.learner, self.ledger, 0
-        feed = self._feed()
+    def learn(self, recorder: RunRecorder, on_step: OnStep) -> None:
+        """Learn the stream to its end."""
+        learner, ledger, feed = self.learner, self.ledger, self._feed()
+        started = time.perf_counter() - self.seconds
         with interrupt_between_batches(feed):
             while not (ledger.runaway or feed.ended or feed.position >= self.total):
                 # The learner sees the batches; their tasks stay with the feed, for the ledger.
@@ -160,16 +164,15 @@ class Journey:
                     recorder.step(origin.task, step, [*origin.skipped, *self.events])
                     on_step(step, self.total, learner)
                     self.events.clear()
-                    rows += origin.rows
+                    self.rows += origin.rows
                     if ledger.runaway:
                         break
                 recorder.events(feed.take_pending())
+                self.seconds = time.perf_counter() - started
                 if not ledger.runaway:
                     self._rest(feed, recorder)
-        seconds = time.perf_counter() - started
         self._check_end(feed)
         learner.end_stream()
-        return seconds, rows
 
     def result(self) -> dict[str, Any]:
         """Test the learner; return the figures."""
@@ -207,8 +210,10 @@ class Journey:
         learner = self.learner
         if self.tracker and isinstance(learner, Learner):
             self.tracker.test(feed.position, Answerer(learner), self.scenario.tasks, self.scenario.classes)
-        due = self.checkpoint_every and learner.steps % self.checkpoint_every == 0 and feed.position < self.total
-        if due or ((feed.error or feed.interrupt) and self.checkpoint_every):
+        if not self.checkpoint_every:
+            return
+        ends = feed.position >= self.total or feed.error or feed.interrupt  # the tests take their time, too
+        if ends or learner.steps % self.checkpoint_every == 0:
             self._save(feed, recorder)
 
     def _save(self, feed: Feed, recorder: RunRecorder) -> None:
@@ -219,6 +224,8 @@ class Journey:
             "skipped": self.skipped,
             "files": recorder.position(),
             "commits": self.commits,
+            "seconds": self.seconds,
+            "rows": self.rows,
             "tracked": self.tracker.as_json() if self.tracker else None,
         }
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +34,12 @@ RULE = (
 )
 NEEDED = {"scenario", "method", "recipe", "score", "tasks", "epochs", "seed", "batch_size", "test_batch_size"}
 """What a result's protocol must tell."""
+FIGURES = (
+    *("accuracy_sample", "accuracy_batch", "gate_accuracy_sample", "gate_accuracy_batch"),
+    *("experts_queried_sample", "experts_queried_batch", "experts", "experts_unpromoted"),
+    *("switches_found", "switches_missed", "switches_false"),
+)
+"""What the result of a run must have, besides its protocol."""
 FOR_CHOOSING = 100
 """Seeds from here on are for choosing settings, not for reporting (docs/protocol.md)."""
 Result = dict[str, Any]
@@ -102,8 +109,26 @@ def read_results(folder: Path) -> list[Result]:
         protocol = content.get("protocol") if isinstance(content, dict) else None
         told = isinstance(protocol, dict) and protocol.keys() >= NEEDED and protocol["method"] in METHODS
         if told and ("accuracy_batch" in content or "organisation" in content):
+            _check_whole(path, content)
             found.append(content)
     return found
+
+
+def _check_whole(path: Path, result: Result) -> None:
+    """Raise an error that names the file if the tables or the report would stumble over it."""
+    told = result["protocol"]
+    parts: list[tuple[str, Any, type]] = [(name, told[name], str) for name in ("scenario", "recipe", "score")]
+    parts += [(name, told[name], int) for name in ("tasks", "epochs", "seed", "batch_size", "test_batch_size")]
+    parts += [("tasks", result.get("tasks"), list)]
+    if "organisation" in result:
+        rows = result["organisation"] if isinstance(result["organisation"], dict) else {}
+        parts += [(f"organisation.{name}", rows.get(name), dict) for name in ("ge", "hge", "upper")]
+        parts += [("upper_statistics", result.get("upper_statistics"), dict)]
+    else:
+        parts += [(name, result.get(name), Real) for name in FIGURES]
+    for name, value, kind in parts:
+        if not isinstance(value, kind) or isinstance(value, bool) or value == []:
+            raise ValueError(f"{path}: damaged, expected what `hge run` wrote there ({name}: {value!r})")
 
 
 def build_table(number: int, results: Iterable[Result]) -> list[Line]:

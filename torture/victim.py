@@ -131,7 +131,7 @@ def main(order: Order) -> None:
     run(config, folder, death.on_step, resume=True, checkpoint_every=order.checkpoint_every)
     assert death.learner is not None
     scenario = build_scenario(config, Keys(config.seed), None)
-    with repeatable():
+    with repeatable(wished=True):
         final = {"weights": state_digest(death.learner), "answers": answers_digest(death.learner, scenario)}
     (folder / "final.json").write_text(json.dumps(final))
 

@@ -61,12 +61,18 @@ ORGANISED = (
 
 
 def results(stem: str, method: str, recipe: str, seeds: int = 5) -> list[dict[str, Any]]:
-    """Return the results of one method and recipe, one per seed, all from committed trees."""
-    files = [ROOT / "results" / f"{stem}-{method}-{recipe}-seed{seed}.json" for seed in range(seeds)]
-    found = [json.loads(file.read_text()) for file in files]
-    for seed, result in enumerate(found):
-        protocol = result["protocol"]
-        assert (protocol["method"], protocol["recipe"], protocol["seed"]) == (method, recipe, seed)
+    """Return the results of one method and recipe, one per seed."""
+    found = of_seeds(f"{stem}-{method}-{recipe}", seeds)
+    for protocol in (result["protocol"] for result in found):
+        assert (protocol["method"], protocol["recipe"]) == (method, recipe)
+    return found
+
+
+def of_seeds(stem: str, seeds: int) -> list[dict[str, Any]]:
+    """Return the results of a stem's files, one per seed, all from committed trees."""
+    found = [json.loads((ROOT / f"results/{stem}-seed{seed}.json").read_text()) for seed in range(seeds)]
+    for seed, protocol in enumerate(result["protocol"] for result in found):
+        assert protocol["seed"] == seed
         assert protocol["commit"] != "unknown"
         assert not protocol["commit"].endswith("+"), "a result comes from a committed tree"
         assert "earlier_commits" not in protocol, "and from one of them"
@@ -273,7 +279,7 @@ def side_table() -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for scenario, what, stem, seeds in SIDE:
-        found = [json.loads((ROOT / f"results/reproduced/{stem}-seed{seed}.json").read_text()) for seed in range(seeds)]
+        found = of_seeds(f"reproduced/{stem}", seeds)
         figures = " | ".join(spread([result[key] for result in found]) for key in keys)
         told = found[0]["protocol"]
         protocol = f"{told['epochs']} of {PAPER[told['scenario']].epochs} | {precision_of(told)} | {seeds}"

@@ -69,10 +69,7 @@ class Death:
 
     def on_step(self, step: Step, total: int, learner: Any) -> None:
         """Look whether the moment has come, after a batch."""
-        self.learner = learner
-        if not self._begun:
-            tell("begun", step=step.step)
-            self._begun = True
+        self._begin(step.step)
         if self.order.kind == "random" and not self._armed and self.saved:
             tell("armed")  # whoever ordered the run kills it, at any moment from now on
             self._armed = True
@@ -80,6 +77,16 @@ class Death:
             self.countdown = self.order.moment if self.countdown < 0 else self.countdown - 1
             if self.countdown <= 0:
                 self.die(step=step.step)
+
+    def on_end(self, learner: Learner) -> None:
+        """Keep who has learned the stream; a run that goes on at its end learns no batch."""
+        self._begin(learner.steps)
+        self.learner = learner
+
+    def _begin(self, step: int) -> None:
+        if not self._begun:
+            tell("begun", step=step)
+            self._begun = True
 
     def on_checkpoint(self, snapshot: Snapshot) -> None:
         """Note what was saved."""
@@ -103,8 +110,8 @@ def tell(what: str, **facts: Any) -> None:
 
 
 def watch(death: Death) -> None:
-    """Let death see checkpoints being written and renamed."""
-    write, rename = Checkpoints.write, Path.replace
+    """Let death see checkpoints being written and renamed, and the stream's end."""
+    write, rename, end = Checkpoints.write, Path.replace, Learner.end_stream
 
     def writing(self: Checkpoints, snapshot: Snapshot, facts: Any) -> Path:
         path = write(self, snapshot, facts)
@@ -118,7 +125,12 @@ def watch(death: Death) -> None:
             death.die(renaming=Path(target).name.partition("-")[0])
         return rename(self, target)
 
+    def ending(self: Learner) -> None:
+        end(self)
+        death.on_end(self)
+
     Checkpoints.write, Path.replace = writing, renaming  # type: ignore[method-assign,assignment]
+    Learner.end_stream = ending  # type: ignore[method-assign]
 
 
 def main(order: Order) -> None:

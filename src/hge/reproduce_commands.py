@@ -75,6 +75,7 @@ def reproduce_command(
         if value not in known:
             raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(known)}")
     numbers = [number for text in table or [] for number in table_numbers(text)]
+    device = resolve_device(device) if device == "auto" else device
     if jobs_file is not None:
         jobs = _jobs_of_a_file(jobs_file, context, device)
     else:
@@ -86,7 +87,7 @@ def reproduce_command(
             recipe=recipe,
             seeds=seeds,
             epochs_scale=epochs_scale,
-            device=resolve_device(device) if device == "auto" else device,
+            device=device,
             precision=precision,
             track=track,
             assignments=assignments or [],
@@ -129,10 +130,7 @@ def _jobs_of_a_file(file: Path, context: typer.Context, device: str) -> list[Job
             if parameter.name not in BESIDE_JOBS:
                 raise ValueError(f"jobs: got {parameter.opts[0]} beside --jobs, whose file says what is run")
     jobs = read_jobs(file)
-    if "device" not in given:
-        return jobs
-    device = resolve_device(device) if device == "auto" else device
-    return [replace(job, config=replace(job.config, device=device)) for job in jobs]
+    return [replace(j, config=replace(j.config, device=device)) for j in jobs] if "device" in given else jobs
 
 
 def _check_all(jobs: Sequence[Job], data: Path | None) -> None:

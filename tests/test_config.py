@@ -104,7 +104,6 @@ def test_paper_recipe_is_the_papers(scenario: str) -> None:
     assert not learner.sticky
     assert not learner.newcomers_answer
     assert not learner.signed_deviation
-    assert learner.review_newcomers
     assert learner.review_last_used
     score = config.score
     assert (score.name, score.kl_weight, score.variational, score.sampled) == ("autoencoder", 1, True, True)

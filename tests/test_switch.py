@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hge.switch import LossStats, RecentBuffer, RecentEntry, z_score
+from hge.switch import LossStats, RecentBuffer, RecentEntry, median_z_score, z_score
 
 losses = st.lists(st.floats(0, 1e6), min_size=1, max_size=60)
 
@@ -76,3 +76,18 @@ def test_z_score_is_zero_for_the_same_mean_and_grows_with_distance(replay: list[
 def test_z_score_of_equal_losses_is_finite() -> None:
     assert np.isfinite(z_score([1.0, 1.0], [2.0]))
     assert z_score([1.0, 1.0], [2.0]) > 1e6
+
+
+@pytest.mark.parametrize("strays", range(5))
+def test_stray_batches_in_the_replay_hide_no_other_task_from_the_medians(strays: int) -> None:
+    rng = np.random.default_rng(strays)
+    replay = [*rng.normal(0.3, 0.1, 10 - strays), *[14.0] * strays]
+    assert median_z_score(replay, list(rng.normal(13.8, 0.3, 19))) > 20
+    assert median_z_score(replay, list(rng.normal(0.32, 0.1, 19))) < 20
+    assert (z_score(replay, list(rng.normal(13.8, 0.3, 19))) > 20) == (strays == 0)
+
+
+def test_medians_know_unstable_training_by_its_replay() -> None:
+    """The losses of all that it remembers have risen."""
+    rng = np.random.default_rng(0)
+    assert median_z_score(list(rng.normal(14, 0.5, 10)), list(rng.normal(14, 0.5, 19))) < 20

@@ -37,10 +37,8 @@ class LearnerConfig:
     """ε_review: a Z-score above it means another task."""
     max_experts: int = 0
     """No more experts than this; a new task then goes to the expert that knows it best. 0: as many as it takes."""
-    review_newcomers: bool = True
-    """Test the losses of the newcomer that fits best, too; False is the letter."""
     review_last_used: bool = True
-    """No new expert while the one in use accepts the batches that went to others; False is the letter."""
+    """Ask the expert in use, too, before another is created; False is the letter: the gate's choice only."""
     organisation: Literal["flat", "tree", "lca"] = "flat"
     """flat: GE. tree: HGE with experts that know their own (settling.py). lca: HGE as in the paper."""
     path_coverage: float = 0.98

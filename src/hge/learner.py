@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, compress, count, islice
 from math import inf, isfinite, nan
@@ -31,9 +31,10 @@ from hge.pool import ExpertPool, scorer
 from hge.promotion import Organisation, WindowedOrganisation
 from hge.replays import ScoredReplays
 from hge.settling import SettlingOrganisation
-from hge.switch import LossStats, RecentBuffer, RecentEntry, z_score
+from hge.switch import LossStats, RecentBuffer, RecentEntry, median_z_score, z_score
 from hge.types import Batch
 
+ZTest = Callable[[Sequence[float], Sequence[float]], float]
 ONE_GROUP = np.zeros(1, np.int64)
 
 
@@ -235,10 +236,15 @@ class Learner:
 
     def _review(self) -> None:
         """The last part of Algorithm 1: the loss stays high. Another task, or has training become unstable?"""
-        entries = list(self.recent)
-        expert = self._expert_of_same_task(entries) if self.config.review else None
-        if expert is None and self._reclaims(entries):
-            return
+        entries, expert = list(self.recent), None
+        if self.config.review:
+            best, last = int(self._gate(entries[0])[0].expert[0]), self.recent.previous_expert
+            expert = self._if_same_task(best, entries, z_score)
+            if expert is None and self.config.review_last_used:  # reading 16
+                if self._reclaims(last, entries):
+                    return
+                if last != best:
+                    expert = self._if_same_task(last, entries, median_z_score)
         if expert is None and len(self.experts) == self.config.max_experts:
             looks = [self._look(e.id, entries[0]) for e in self.experts]
             expert = min(looks, key=lambda look: look.misfit).expert
@@ -252,43 +258,34 @@ class Learner:
             self._train(expert, entry)
         self.recent.clear()
 
-    def _expert_of_same_task(self, entries: list[RecentEntry[Batch]]) -> Expert | None:
-        """The expert with the lowest score, if its losses on R do not differ from those on its replay (Z-test)."""
-        judges = [int(self._gate(entries[0])[0].expert[0])]
-        if self.config.review_newcomers and self.newcomers:
-            judges.append(min(self.newcomers, key=lambda expert: self._look(expert, entries[0]).misfit))
-        return next((self.experts[e] for e in judges if not self._losses_differ(self.experts[e], entries)), None)
+    def _if_same_task(self, expert: int, entries: list[RecentEntry[Batch]], test: ZTest) -> Expert | None:
+        """Return the expert, if its losses on R do not differ from those on its replay (Z-test, Section 3.1)."""
+        replay, recent = (
+            [self.pool.loss(expert, item.batch, item.step) for item in items]
+            for items in (self.experts[expert].replay.kept, entries)
+        )
+        z, threshold = test(replay, recent), self.config.review_threshold
+        # Where nothing could be trained on from the very start, there is no replay, which shows no other task.
+        means = [sum(losses) / len(losses) if losses else nan for losses in (replay, recent)]
+        self.emit(LossReviewed(self.steps, expert, z, threshold, means[0], means[1], new_task=z > threshold))
+        return None if z > threshold else self.experts[expert]
 
-    def _reclaims(self, entries: list[RecentEntry[Batch]]) -> bool:
-        """The expert in use learns what it accepts of R's front and was never offered: the gate was wrong (reading 16).
+    def _reclaims(self, expert: int, entries: list[RecentEntry[Batch]]) -> bool:
+        """The expert in use learns what it accepts of R's front and was never offered: the gate was wrong.
 
         R stays as it is: the rest goes on waiting, as outliers or as the beginning of another task.
         """
-        last = self.experts[self.recent.previous_expert]
-        asked_anyway = self.config.sticky or last.id in self.newcomers
-        if asked_anyway or not (self.config.review and self.config.review_last_used):
-            return False
-        own = [entry.refused_by != last.id and self._look(last.id, entry).accepts for entry in entries]
+        if self.config.sticky or expert in self.newcomers:
+            return False  # it was asked first, each time
+        own = [entry.refused_by != expert and self._look(expert, entry).accepts for entry in entries]
         # What is its own lies at the front, before what another task may have begun with: there one may fit by chance.
         front = max((n for n in range(1, len(own) + 1) if 2 * sum(own[:n]) > n), default=0)
         reclaimed = list(compress(entries[:front], own))
         for entry in reclaimed:
-            self._train(last, entry)
+            self._train(self.experts[expert], entry)
         if reclaimed:
-            self.emit(BatchesReclaimed(self.steps, last.id, len(reclaimed)))
+            self.emit(BatchesReclaimed(self.steps, expert, len(reclaimed)))
         return bool(reclaimed)
-
-    def _losses_differ(self, expert: Expert, entries: list[RecentEntry[Batch]]) -> bool:
-        """Z-test (Section 3.1) between the losses on R and those on the expert's replay."""
-        replay, recent = (
-            [self.pool.loss(expert.id, item.batch, item.step) for item in items]
-            for items in (expert.replay.kept, entries)
-        )
-        z, threshold = z_score(replay, recent), self.config.review_threshold
-        # Where nothing could be trained on from the very start, there is no replay, which shows no other task.
-        means = [sum(losses) / len(losses) if losses else nan for losses in (replay, recent)]
-        self.emit(LossReviewed(self.steps, expert.id, z, threshold, means[0], means[1], new_task=z > threshold))
-        return z > threshold
 
     def _forward(self, entry: RecentEntry[Batch]) -> Look:
         """GE_forward: the promoted expert with the lowest score; or, if sticky, the last-used one while it accepts."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf, sqrt
 from typing import Any, Generic, TypeVar
@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 T = TypeVar("T")
+Statistic = Callable[[Sequence[float]], Any]
 MANY = 1_000_000
 
 
@@ -158,11 +159,29 @@ def z_score(replay_losses: Sequence[float], recent_losses: Sequence[float]) -> f
     >>> z_score([1.0], [9.0])  # one batch says nothing about the spread
     0.0
     """
-    n = len(replay_losses)
+    return _distance(replay_losses, recent_losses, np.mean, np.std)
+
+
+def median_z_score(replay_losses: Sequence[float], recent_losses: Sequence[float]) -> float:
+    """ZS by medians, which a stray batch in the replay does not move: it hides every difference from the mean's.
+
+    >>> replay, recent = [1.0, 1.1, 1.2, 1.1, 1.0, 14.0], [13.0, 14.0, 15.0]
+    >>> z_score(replay, recent) < 20 < median_z_score(replay, recent)
+    True
+    """
+    return _distance(replay_losses, recent_losses, np.median, _spread_of_most)
+
+
+def _distance(replay: Sequence[float], recent: Sequence[float], middle: Statistic, spread: Statistic) -> float:
+    n = len(replay)
     if n < 2:
         return 0.0
-    if not np.isfinite([*replay_losses, *recent_losses]).all():
+    if not np.isfinite([*replay, *recent]).all():
         return inf  # an expert that gives no number on what it remembers cannot claim the batches
-    sigma = max(float(np.std(replay_losses)), 1e-8)
-    difference = abs(float(np.mean(recent_losses)) - float(np.mean(replay_losses)))
-    return difference / (sigma / sqrt(n))
+    sigma = max(float(spread(replay)), 1e-8)
+    return abs(float(middle(recent)) - float(middle(replay))) / (sigma / sqrt(n))
+
+
+def _spread_of_most(losses: Sequence[float]) -> float:
+    """The median distance from the median, on the scale of a standard deviation."""
+    return 1.4826 * float(np.median(np.abs(np.asarray(losses) - np.median(losses))))

@@ -125,7 +125,7 @@ def _sentence(event: dict[str, Any], before: list[dict[str, Any]]) -> str | None
     match event["event"]:
         case "loss_reviewed":
             verdict = (
-                "far above it: the data are of another task"
+                "far above it: to this expert another task"
                 if event["new_task"]
                 else "within it: the same task, and training goes on"
             )

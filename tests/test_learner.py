@@ -320,6 +320,19 @@ def test_newcomer_in_use_is_reviewed_though_the_batches_fit_an_idle_one_better()
     assert of_kind(events, LossReviewed)[-1].expert == 2
 
 
+@pytest.mark.parametrize("before", range(19))
+def test_unstable_newcomer_claims_nothing_of_the_next_task(before: int) -> None:
+    """However many of its own batches are in R, beside those that the next task begins with."""
+    pool = ScriptedPool()
+    pool.scores_late = True  # B stays a newcomer
+    learner, _ = learn("A" * 60 + "B" * 60, LearnerConfig(sticky=False, promote_by_replay=False), pool)
+    assert learner.newcomers == [1]
+    pool.expert_loss = {1: 7.0}
+    for step, task in enumerate([1] * before + [2] * 60, start=120):
+        learner.learn(Batch(torch.tensor([1000.0 * task + step]), torch.tensor([task])))
+    assert len(learner.experts) == 3
+
+
 def test_expert_in_use_claims_losses_that_are_like_those_of_its_replay() -> None:
     """Its bound may be too narrow by chance, and cannot widen while the gate sends its batches elsewhere."""
     for review_last_used, experts in ((True, 2), (False, 3)):

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
-from math import inf
+from collections.abc import Callable
+from math import inf, nan
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hge.switch import LossStats, RecentBuffer, RecentEntry, median_z_score, z_score
+from hge.switch import LossStats, RecentBuffer, RecentEntry, robust_z_score, z_score
 
 losses = st.lists(st.floats(0, 1e6), min_size=1, max_size=60)
 
@@ -79,15 +80,30 @@ def test_z_score_of_equal_losses_is_finite() -> None:
 
 
 @pytest.mark.parametrize("strays", range(5))
-def test_stray_batches_in_the_replay_hide_no_other_task_from_the_medians(strays: int) -> None:
+def test_stray_batches_in_the_replay_hide_no_other_task_from_the_median(strays: int) -> None:
     rng = np.random.default_rng(strays)
     replay = [*rng.normal(0.3, 0.1, 10 - strays), *[14.0] * strays]
-    assert median_z_score(replay, list(rng.normal(13.8, 0.3, 19))) > 20
-    assert median_z_score(replay, list(rng.normal(0.32, 0.1, 19))) < 20
+    assert robust_z_score(replay, list(rng.normal(13.8, 0.3, 19))) > 20
+    assert robust_z_score(replay, list(rng.normal(0.32, 0.1, 19))) < 20
     assert (z_score(replay, list(rng.normal(13.8, 0.3, 19))) > 20) == (strays == 0)
 
 
-def test_medians_know_unstable_training_by_its_replay() -> None:
+def test_robust_score_knows_unstable_training_by_its_replay() -> None:
     """The losses of all that it remembers have risen."""
     rng = np.random.default_rng(0)
-    assert median_z_score(list(rng.normal(14, 0.5, 10)), list(rng.normal(14, 0.5, 19))) < 20
+    assert robust_z_score(list(rng.normal(14, 0.5, 10)), list(rng.normal(14, 0.5, 19))) < 20
+
+
+@pytest.mark.parametrize("foreign", [1, 5, 9, 18])
+def test_recent_batches_of_another_task_count_however_few(foreign: int) -> None:
+    """R may hold the end of one task and the beginning of the next."""
+    rng = np.random.default_rng(foreign)
+    replay, own = list(rng.normal(0.05, 0.01, 10)), list(rng.normal(0.06, 0.01, 19 - foreign))
+    assert robust_z_score(replay, own) < 20
+    assert robust_z_score(replay, [*own, *[14.0] * foreign]) > 20
+
+
+@pytest.mark.parametrize("test", [z_score, robust_z_score])
+def test_losses_that_are_no_numbers_differ_from_all_others(test: Callable[..., float]) -> None:
+    assert test([1.0, 2.0, nan], [1.5]) == inf
+    assert test([1.0, 2.0], [inf, 1.5]) == inf

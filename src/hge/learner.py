@@ -31,7 +31,7 @@ from hge.pool import ExpertPool, scorer
 from hge.promotion import Organisation, WindowedOrganisation
 from hge.replays import ScoredReplays
 from hge.settling import SettlingOrganisation
-from hge.switch import LossStats, RecentBuffer, RecentEntry, median_z_score, z_score
+from hge.switch import LossStats, RecentBuffer, RecentEntry, robust_z_score, z_score
 from hge.types import Batch
 
 ZTest = Callable[[Sequence[float], Sequence[float]], float]
@@ -244,7 +244,7 @@ class Learner:
                 if self._reclaims(last, entries):
                     return
                 if last != best:
-                    expert = self._if_same_task(last, entries, median_z_score)
+                    expert = self._if_same_task(last, entries, robust_z_score)
         if expert is None and len(self.experts) == self.config.max_experts:
             looks = [self._look(e.id, entries[0]) for e in self.experts]
             expert = min(looks, key=lambda look: look.misfit).expert

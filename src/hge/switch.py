@@ -162,11 +162,13 @@ def z_score(replay_losses: Sequence[float], recent_losses: Sequence[float]) -> f
     return _distance(replay_losses, recent_losses, np.mean, np.std)
 
 
-def median_z_score(replay_losses: Sequence[float], recent_losses: Sequence[float]) -> float:
-    """ZS by medians, which a stray batch in the replay does not move: it hides every difference from the mean's.
+def robust_z_score(replay_losses: Sequence[float], recent_losses: Sequence[float]) -> float:
+    """ZS with the median of the replay, and its spread about that: a stray batch in it would hide every difference.
+
+    The recent losses keep their mean, which some of another task must move.
 
     >>> replay, recent = [1.0, 1.1, 1.2, 1.1, 1.0, 14.0], [13.0, 14.0, 15.0]
-    >>> z_score(replay, recent) < 20 < median_z_score(replay, recent)
+    >>> z_score(replay, recent) < 20 < robust_z_score(replay, recent)
     True
     """
     return _distance(replay_losses, recent_losses, np.median, _spread_of_most)
@@ -179,7 +181,7 @@ def _distance(replay: Sequence[float], recent: Sequence[float], middle: Statisti
     if not np.isfinite([*replay, *recent]).all():
         return inf  # an expert that gives no number on what it remembers cannot claim the batches
     sigma = max(float(spread(replay)), 1e-8)
-    return abs(float(middle(recent)) - float(middle(replay))) / (sigma / sqrt(n))
+    return abs(float(np.mean(recent)) - float(middle(replay))) / (sigma / sqrt(n))
 
 
 def _spread_of_most(losses: Sequence[float]) -> float:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, compress, count, islice
 from math import inf, isfinite, nan
+from statistics import fmean, median
 
 import numpy as np
 
@@ -34,7 +35,6 @@ from hge.settling import SettlingOrganisation
 from hge.switch import LossStats, RecentBuffer, RecentEntry, robust_z_score, z_score
 from hge.types import Batch
 
-ZTest = Callable[[Sequence[float], Sequence[float]], float]
 ONE_GROUP = np.zeros(1, np.int64)
 
 
@@ -239,12 +239,12 @@ class Learner:
         entries, expert = list(self.recent), None
         if self.config.review:
             best, last = int(self._gate(entries[0])[0].expert[0]), self.recent.previous_expert
-            expert = self._if_same_task(best, entries, z_score)
+            expert = self._if_same_task(best, entries)
             if expert is None and self.config.review_last_used:  # reading 16
                 if self._reclaims(last, entries):
                     return
                 if last != best:
-                    expert = self._if_same_task(last, entries, robust_z_score)
+                    expert = self._if_same_task(last, entries, robust=True)
         if expert is None and len(self.experts) == self.config.max_experts:
             looks = [self._look(e.id, entries[0]) for e in self.experts]
             expert = min(looks, key=lambda look: look.misfit).expert
@@ -258,16 +258,17 @@ class Learner:
             self._train(expert, entry)
         self.recent.clear()
 
-    def _if_same_task(self, expert: int, entries: list[RecentEntry[Batch]], test: ZTest) -> Expert | None:
+    def _if_same_task(self, expert: int, entries: list[RecentEntry[Batch]], *, robust: bool = False) -> Expert | None:
         """Return the expert, if its losses on R do not differ from those on its replay (Z-test, Section 3.1)."""
         replay, recent = (
             [self.pool.loss(expert, item.batch, item.step) for item in items]
             for items in (self.experts[expert].replay.kept, entries)
         )
+        test, middle = (robust_z_score, median) if robust else (z_score, fmean)
         z, threshold = test(replay, recent), self.config.review_threshold
         # Where nothing could be trained on from the very start, there is no replay, which shows no other task.
-        means = [sum(losses) / len(losses) if losses else nan for losses in (replay, recent)]
-        self.emit(LossReviewed(self.steps, expert, z, threshold, means[0], means[1], new_task=z > threshold))
+        usual = middle(replay) if replay else nan
+        self.emit(LossReviewed(self.steps, expert, z, threshold, usual, fmean(recent), new_task=z > threshold))
         return None if z > threshold else self.experts[expert]
 
     def _reclaims(self, expert: int, entries: list[RecentEntry[Batch]]) -> bool:

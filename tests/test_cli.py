@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hge import cli
+from hge.data.catalogue import SCENARIOS
 from hge.recipes import build_config
 from hge.run import run
 
@@ -35,8 +36,8 @@ RESULT_KEYS = {
 PROTOCOL_KEYS = {"scenario", "method", "score", "routing", "batch_size", "epochs", "seed", "commit", "versions"}
 
 
-def hge(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"COLUMNS": "120", "OMP_NUM_THREADS": "1"}
+def hge(*arguments: str, cwd: Path, columns: int = 120) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"COLUMNS": str(columns), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "hge", *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=environment, timeout=120, check=False)
 
@@ -79,9 +80,12 @@ def test_demo_shows_a_table_and_writes_a_report(tmp_path: Path) -> None:
     assert (tmp_path / "runs/demo/report.html").stat().st_size > 50_000
 
 
-def test_scenarios_are_listed(tmp_path: Path) -> None:
-    done = hge("scenarios", cwd=tmp_path)
-    assert all(name in done.stdout for name in ("split-digits", "permuted-digits", "recurring-digits"))
+def test_scenarios_are_listed_and_nothing_is_cut_off_at_80_columns(tmp_path: Path) -> None:
+    done = hge("scenarios", "--data", str(tmp_path), cwd=tmp_path, columns=80)
+    words = done.stdout.split()
+    assert set(SCENARIOS) <= set(words)
+    assert {word for info in SCENARIOS.values() for word in info.about.split()} <= set(words)
+    assert "Not there: mnist, cifar10, cifar100, tiny-imagenet, kmnist." in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -119,8 +119,13 @@ def run_command(
 def scenarios(data: DataFolder = None) -> None:
     """List the scenarios that can run, what they are made of, and whether their data are there."""
     folder = data_folder(data)
-    table = Table("scenario", "tasks", "classes", "images", "epochs", "batches", "data", "about", box=None)
-    table.columns[0].no_wrap = True
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    table.add_column("scenario", no_wrap=True)
+    for count in ("tasks", "classes", "images", "epochs", "batches"):
+        table.add_column(count, justify="right", no_wrap=True)
+    table.add_column("data", no_wrap=True)
+    table.add_column("about")
+    wanted: dict[str, None] = {}  # in the order of the scenarios
     for info in SCENARIOS.values():
         missing = [name for name in info.datasets if find(name, folder) is None]
         counts = ["", "", ""]
@@ -130,11 +135,14 @@ def scenarios(data: DataFolder = None) -> None:
                 scenario = build_scenario(config, Keys(0), folder)
             batches = scenario.batches(config.batch_size, config.epochs)
             counts = [str(scenario.classes), str(scenario.images), str(batches)]
-        there = f"[red]no {', '.join(missing)}[/red]" if missing else "yes" if counts[0] else "yours"
+        there = "[red]no[/red]" if missing else "yes" if counts[0] else "yours"
+        wanted |= dict.fromkeys(missing)
         epochs = str(PAPER[info.name].epochs)
         table.add_row(info.name, str(info.tasks), *counts[:2], epochs, counts[2], there, info.about)
     console.print(table)
     console.print(f"Data sets are looked for in {folder}; see `hge data`.", soft_wrap=True)
+    if wanted:
+        console.print(f"Not there: {', '.join(wanted)}.", soft_wrap=True)
 
 
 @app.command()

@@ -105,7 +105,8 @@ def survival_table(report: dict[str, Any]) -> str:
             f"| {len(inputs['wrong'])} without a clear error or with a changed state |",
             f"| checkpoint files with a flipped bit, or cut off | {flips['flips']:,} "
             f"| {len(flips['wrong'])} unnoticed |",
-            f"| batches of one task | {soak['batches']:,} | {min(settled):.0f} to {max(settled):.0f} MiB, "
+            f"| batches of one task, after the first tenth | {soak['batches']:,} "
+            f"| {min(settled):.0f} to {max(settled):.0f} MiB, "
             f"{soak['handles'][0]} to {max(soak['handles'])} open files |",
             f"| a checkpoint every 2,000 batches, {report['saving']['experts']} experts | MLP, 28x28 "
             f"| {cost['median']:.1f} % of the throughput, {share:.1f} % of the time is spent in checkpoints |",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -45,3 +46,11 @@ def test_every_task_must_be_visited(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="visits: got '0 2', expected every task"):
         organise(override(SHORT, "visits=0 2"), tmp_path / "here")
     assert not (tmp_path / "here").exists()
+
+
+def test_progress_counts_every_batch_that_is_trained_on_or_scored(tmp_path: Path) -> None:
+    told: list[tuple[int, int, str]] = []
+    organise(replace(SHORT, epochs=2), tmp_path, lambda *what: told.append(what), orders=2)
+    batches = [(done, total) for done, total, phase in told if phase != "orders"]
+    assert batches == [(done, len(batches)) for done in range(1, len(batches) + 1)]
+    assert [phase for phase, _ in groupby(phase for _, _, phase in told)] == ["training", "scoring", "orders"]

@@ -113,11 +113,11 @@ def _run(job: Job, place: Place, tell: _Teller) -> dict[str, Any]:
     folder = place.folder(job.name)
     if job.config.method == "organise":
 
-        def tell_training(done: int, total: int, phase: str) -> None:
-            if phase == "training":  # the search for Upper is short beside it
+        def tell_batches(done: int, total: int, phase: str) -> None:
+            if phase != "orders":  # the search for Upper is short beside training and scoring
                 tell(done, total)
 
-        return organise(job.config, folder, tell_training, place.data)
+        return organise(job.config, folder, tell_batches, place.data)
     return run(
         job.config,
         folder,

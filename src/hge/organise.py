@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -72,17 +74,20 @@ def organise(
     pool = build_pool(scores_only, scenario, keys)
     experts = SeparateExperts(scenario, pool, keys, config.learner.replay_capacity)
     with repeatable(config.deterministic), RunRecorder(folder, config) as recorder:
-        total = scenario.batches(config.batch_size, config.epochs)
+        trained = scenario.batches(config.batch_size, config.epochs)
+        total = trained + _to_score(scenario, config)
         for step, (task, batch) in enumerate(scenario.stream(config.batch_size, config.epochs, keys)):
             experts.train(task, batch, step)
             on_progress(step + 1, total, "training")
-        training, replay, test = _scores(experts, scenario, config, keys)
-        count, coverage = len(scenario.tasks), config.learner.path_coverage
+        training, replay, test = _scores(
+            experts, scenario, config, keys, lambda scored: on_progress(trained + scored, total, "scoring")
+        )
+        coverage = config.learner.path_coverage
         upper = search_upper(
             training, replay, test, coverage, orders, keys.rng("tree"), lambda done: on_progress(done, orders, "orders")
         )
         trees = {
-            "ge": flat_tree(count),
+            "ge": flat_tree(len(scenario.tasks)),
             "hge": lca_tree(order, training, replay, coverage),
             "upper": upper.tree,
         }
@@ -104,8 +109,15 @@ def organise(
     return result
 
 
+def _to_score(scenario: Scenario, config: RunConfig) -> int:
+    """Return how many batches are to be scored, at the most: a task of few batches has a smaller replay."""
+    replay = len(scenario.tasks) * config.learner.replay_capacity
+    test = sum(ceil(len(task.test) / config.test_batch_size) for task in scenario.tasks)
+    return scenario.batches(config.batch_size, epochs=1) + replay + test
+
+
 def _scores(
-    experts: SeparateExperts, scenario: Scenario, config: RunConfig, keys: Keys
+    experts: SeparateExperts, scenario: Scenario, config: RunConfig, keys: Keys, on_scored: Callable[[int], None]
 ) -> tuple[OwnedBatches, OwnedBatches, OwnedBatches]:
     """Score one epoch of every task's training batches, the replay, and the test batches."""
     training: list[list[torch.Tensor]] = [[] for _ in scenario.tasks]
@@ -113,12 +125,18 @@ def _scores(
         training[task].append(batch.x)
     replay = [[kept.batch.x for kept in e.replay.kept] for e in experts.experts]
     test = [[batch.x for batch in task.test.batches(config.test_batch_size)] for task in scenario.tasks]
-    made = []
-    for batches in (training, replay, test):
+    scored = itertools.count(1)
+
+    def score(batches: list[list[torch.Tensor]]) -> OwnedBatches:
         owner = np.repeat(np.arange(len(batches)), [len(b) for b in batches])
-        rows = np.array([len(x) for b in batches for x in b])
-        made.append(OwnedBatches(np.stack([experts.batch_scores(x) for b in batches for x in b], axis=1), owner, rows))
-    return made[0], made[1], made[2]
+        every = [x for b in batches for x in b]
+        scores = []
+        for x in every:
+            scores.append(experts.batch_scores(x))
+            on_scored(next(scored))
+        return OwnedBatches(np.stack(scores, axis=1), owner, np.array([len(x) for x in every]))
+
+    return score(training), score(replay), score(test)
 
 
 def _settling_tree(experts: SeparateExperts, test: OwnedBatches, keys: Keys) -> tuple[Tree, Routes]:

@@ -22,6 +22,7 @@ from hge.checkpoint import has_checkpoint
 from hge.config import RunConfig, override
 from hge.data.catalogue import SCENARIOS
 from hge.data.datasets import data_folder, find
+from hge.data.known import DATASETS
 from hge.data_commands import DataFolder
 from hge.drawing import tree_dot, tree_text
 from hge.experiments import run_name
@@ -125,9 +126,9 @@ def scenarios(data: DataFolder = None) -> None:
         table.add_column(count, justify="right", no_wrap=True)
     table.add_column("data", no_wrap=True)
     table.add_column("about")
-    wanted: dict[str, None] = {}  # in the order of the scenarios
+    absent = [name for name in DATASETS if find(name, folder) is None]
     for info in SCENARIOS.values():
-        missing = [name for name in info.datasets if find(name, folder) is None]
+        missing = not set(info.datasets).isdisjoint(absent)
         counts = ["", "", ""]
         if not missing and info.name != "image-folder":
             config = build_config(info.name)
@@ -136,13 +137,12 @@ def scenarios(data: DataFolder = None) -> None:
             batches = scenario.batches(config.batch_size, config.epochs)
             counts = [str(scenario.classes), str(scenario.images), str(batches)]
         there = "[red]no[/red]" if missing else "yes" if counts[0] else "yours"
-        wanted |= dict.fromkeys(missing)
         epochs = str(PAPER[info.name].epochs)
         table.add_row(info.name, str(info.tasks), *counts[:2], epochs, counts[2], there, info.about)
     console.print(table)
     console.print(f"Data sets are looked for in {folder}; see `hge data`.", soft_wrap=True)
-    if wanted:
-        console.print(f"Not there: {', '.join(wanted)}.", soft_wrap=True)
+    if absent:
+        console.print(f"Not there: {', '.join(absent)}.", soft_wrap=True)
 
 
 @app.command()

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf, sqrt
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+from scipy.stats import median_abs_deviation
 
 T = TypeVar("T")
 Statistic = Callable[[Sequence[float]], Any]
@@ -171,7 +173,7 @@ def robust_z_score(replay_losses: Sequence[float], recent_losses: Sequence[float
     >>> z_score(replay, recent) < 20 < robust_z_score(replay, recent)
     True
     """
-    return _distance(replay_losses, recent_losses, np.median, _spread_of_most)
+    return _distance(replay_losses, recent_losses, np.median, partial(median_abs_deviation, scale="normal"))
 
 
 def _distance(replay: Sequence[float], recent: Sequence[float], middle: Statistic, spread: Statistic) -> float:
@@ -182,8 +184,3 @@ def _distance(replay: Sequence[float], recent: Sequence[float], middle: Statisti
         return inf  # an expert that gives no number on what it remembers cannot claim the batches
     sigma = max(float(spread(replay)), 1e-8)
     return abs(float(np.mean(recent)) - float(middle(replay))) / (sigma / sqrt(n))
-
-
-def _spread_of_most(losses: Sequence[float]) -> float:
-    """The median distance from the median, on the scale of a standard deviation."""
-    return 1.4826 * float(np.median(np.abs(np.asarray(losses) - np.median(losses))))

@@ -81,7 +81,7 @@ def main() -> None:
     subject = Subject(
         options.net,
         "28x28" if options.net == "mlp" else "32x32x3",
-        "subspace",
+        "sketch",
         options.device,
         precision=options.precision,
     )

@@ -47,7 +47,7 @@ SIDE = (
     ("cif100-10", "two superclasses a task", "cif100-superclasses-ge-paper-epochs40-precision-bf16", 1),
 )
 TIMED = ("ge", "hge", "separate")
-SPEED = ("mlp-autoencoder", "mlp-subspace", "resnet18-autoencoder", "resnet18-subspace")
+SPEED = ("mlp-autoencoder", "mlp-sketch", "resnet18-autoencoder", "resnet18-sketch")
 GROUPS = ("1", "8", "32", "128")
 TREES = (("ge", "default"), ("hge", "default"), ("hge", "paper"))
 # scenario, file stem, seeds, the paper's HGE and Upper: experts queried (Table 2); None: the digits are ours

@@ -166,6 +166,7 @@ def check_numbers_that_are_none_do_no_harm(make: MakePool) -> None:
 
 def check_state_makes_the_same_expert(make: MakePool) -> None:
     pool, twin = trained_pool(make), make()
+    twin.load_shared_state(pool.shared_state())
     for expert in range(2):
         twin.create(expert)
         twin.load_state(expert, pool.state(expert))

@@ -21,7 +21,7 @@ NEVER = 10**6
 
 
 def learned(
-    config: LearnerConfig, score: str = "subspace", epochs: int = 15, batches_after_last_creation: int | None = None
+    config: LearnerConfig, score: str = "sketch", epochs: int = 15, batches_after_last_creation: int | None = None
 ) -> tuple[Learner, Scenario]:
     keys = Keys(0)
     scenario = SCENARIOS["split-digits"].build(Request(5, keys, Path(), torch.device("cpu")))
@@ -50,7 +50,7 @@ def accuracy(learner: Learner, tasks: Sequence[Task]) -> float:
     return 100 * float((answers.argmax(axis=1) == y).mean())
 
 
-@pytest.mark.parametrize(("score", "least"), [("subspace", 93), ("autoencoder", 80)])
+@pytest.mark.parametrize(("score", "least"), [("sketch", 93), ("autoencoder", 80)])
 def test_newcomers_that_were_never_promoted_answer(score: str, least: float) -> None:
     """Reading 12 of docs/paper.md: without this, five correct experts give 20 %."""
     learner, scenario = learned(LearnerConfig(promotion_window=NEVER, promote_by_replay=False), score)

@@ -19,7 +19,7 @@ from pool_checks import batch_for
 
 DECAY = 0.8
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-CONV = PoolSpec((3, 8, 8), 3, NETS["resnet18"], AUTOENCODERS["conv"], ScoreConfig("subspace"), OptimiserConfig(lr=1e-3))
+CONV = PoolSpec((3, 8, 8), 3, NETS["resnet18"], AUTOENCODERS["conv"], ScoreConfig("sketch"), OptimiserConfig(lr=1e-3))
 AVERAGED = replace(CONV, optimiser=replace(CONV.optimiser, average=DECAY))
 
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 RECORDED = ROOT / "results/bench/cpu-short.json"
 INSTANT = Plan(warm_up=2, turn_seconds=0.0, call_seconds=0.0, repeats=2, setup_seconds=60.0)
 MODELS = (
-    Model("mlp", "subspace", lr=0.05),
+    Model("mlp", "sketch", lr=0.05),
     Model("mlp", "autoencoder", lr=0.05),
     Model("resnet18", "autoencoder", "conv", (3, 32, 32)),
 )
@@ -100,7 +100,7 @@ def test_turns_alternate() -> None:
     assert Spread.of([0.123456]).median == 0.1235
 
 
-@pytest.mark.parametrize("score", ["subspace", "autoencoder"])
+@pytest.mark.parametrize("score", ["sketch", "autoencoder"])
 def test_every_expert_of_a_population_is_found_by_its_task(score: plain.ScoreName) -> None:
     population = Population(Subject("mlp", "28x28", score, "cpu"))
     population.grow(3)
@@ -119,7 +119,7 @@ def test_every_expert_of_a_population_is_found_by_its_task(score: plain.ScoreNam
 
 
 def test_what_does_not_fit_is_left_out_with_a_reason() -> None:
-    subject = Subject("mlp", "28x28", "subspace", "cpu")
+    subject = Subject("mlp", "28x28", "sketch", "cpu")
     rows = list(survey(subject, (1, 10**9), [], INSTANT, lambda text: None))
     assert [row.experts for row in rows] == [10**9]
     assert "GB" in rows[0].reason
@@ -128,13 +128,13 @@ def test_what_does_not_fit_is_left_out_with_a_reason() -> None:
 def test_all_parts_fill_their_sections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hge.bench.suite.SHORT", INSTANT)
     saved: list[int] = []
-    wishes = Wishes("cpu", score="subspace", experts=(1, 3), short=True)
+    wishes = Wishes("cpu", score="sketch", experts=(1, 3), short=True)
     document = bench(PARTS, wishes, lambda text: None, lambda so_far: saved.append(sum(len(so_far[p]) for p in PARTS)))
     assert saved == list(range(1, len(saved) + 1))  # after every row
     assert json.loads(json.dumps(document, allow_nan=False)) == json.loads(json.dumps(document))
     assert document["protocol"]["device"]
     assert document["protocol"]["machine"]
-    assert document["settings"]["pools"].keys() == {"mlp, 28x28, subspace"}
+    assert document["settings"]["pools"].keys() == {"mlp, 28x28, sketch"}
     assert document["left_out"] == []
     found = {(row["experts"], row["loop"]) for row in document["steps"]}
     assert found == {(n, loop) for n in (1, 3) for loop in ("plain eager", "GE sticky", "GE literal")}
@@ -151,10 +151,10 @@ def test_all_parts_fill_their_sections(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_command_writes_json_and_shows_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hge.bench.suite.SHORT", INSTANT)
     monkeypatch.chdir(tmp_path)
-    options = ("--device", "cpu", "--score", "subspace", "--experts", "2", "--short")
+    options = ("--device", "cpu", "--score", "sketch", "--experts", "2", "--short")
     done = CliRunner().invoke(app, ["bench", "steps", *options], env={"COLUMNS": "120"})
     assert done.exit_code == 0, done.output
-    for text in ("mlp subspace", "plain eager", "GE sticky", "ratio to eager", "refused"):
+    for text in ("mlp sketch", "plain eager", "GE sticky", "ratio to eager", "refused"):
         assert text in done.output
     (file,) = (tmp_path / "results/bench").iterdir()
     assert file.name.endswith("-steps-short.json")

@@ -34,7 +34,7 @@ def model() -> GatedExperts:
     """Two experts: 0 to 4 and 5 to 7. The digits 8 and 9 never came."""
     X, y = rows()
     low, high = y < 5, (y >= 5) & (y < 8)
-    model = GatedExperts(joint=True, gate_score="class-subspace", epochs=12).fit(X[low], y[low])
+    model = GatedExperts(joint=True, gate_score="class-sketch", epochs=12).fit(X[low], y[low])
     for _ in range(12):
         model.partial_fit(X[high], y[high])
     return model.flush()

@@ -239,7 +239,7 @@ def test_bad_rows_to_predict_are_named(case: str) -> None:
         ({"net": "transformer"}, "net: got 'transformer', expected one of mlp"),
         ({"net": "resnet18"}, r"resnet18: got inputs of shape \(64,\)"),
         ({"net": too_few_outputs}, r"net: got logits of shape \(1, 2\) for one row, expected \(1, 64\)"),
-        ({"gate_score": "oracle"}, "gate_score: got 'oracle', expected one of subspace, class-subspace, autoencoder"),
+        ({"gate_score": "oracle"}, "gate_score: got 'oracle', expected one of sketch, class-sketch, autoencoder"),
         ({"batch_size": 0}, "batch_size: got 0, expected a whole number, at least 1"),
         ({"batch_size": 2.5}, "batch_size: got 2.5"),
         ({"class_capacity": 3}, "y: got class number 5, expected at most 3; set class_capacity higher"),
@@ -473,7 +473,7 @@ def test_experts_may_be_organised_as_a_tree(organisation: str) -> None:
         GatedExperts(organisation="bush").fit(X, y)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("parameters", [{}, {"organisation": "tree"}, {"joint": True, "gate_score": "class-subspace"}])
+@pytest.mark.parametrize("parameters", [{}, {"organisation": "tree"}, {"joint": True, "gate_score": "class-sketch"}])
 def test_a_saved_model_goes_on_as_if_nothing_had_happened(parameters: dict[str, Any], tmp_path: Path) -> None:
     low, high = digits(low=True), digits(low=False)
     words = np.array(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"])

@@ -29,11 +29,11 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def test_every_score_is_on_the_board_with_its_cost(result: dict[str, Any]) -> None:
     rows = {row["score"]: row for row in result["scores"]}
-    assert list(rows) == ["subspace", "autoencoder", "class-subspace", "energy", "joint"]
-    assert rows["subspace"]["multiply_adds"] == 64 * (16 + 1)  # directions, and the mean
-    assert rows["class-subspace"]["multiply_adds"] == 2 * 64 * (8 + 1)
+    assert list(rows) == ["sketch", "autoencoder", "class-sketch", "energy", "joint"]
+    assert rows["sketch"]["multiply_adds"] == 64 * (16 + 1)  # directions, and the mean
+    assert rows["class-sketch"]["multiply_adds"] == 2 * 64 * (8 + 1)
     assert rows["energy"]["multiply_adds"] == 64 * 100 + 100 * 100 + 100 * 10
-    assert rows["joint"]["multiply_adds"] > rows["energy"]["multiply_adds"] + rows["class-subspace"]["multiply_adds"]
+    assert rows["joint"]["multiply_adds"] > rows["energy"]["multiply_adds"] + rows["class-sketch"]["multiply_adds"]
     assert all(row["microseconds"] > 0 for row in rows.values())
 
 
@@ -50,7 +50,7 @@ def test_the_command_writes_a_table_json_and_a_plot(tmp_path: Path) -> None:
     arguments = ["gates", "split-digits", "--epochs-scale", "0.05", "--no-autoencoder", "--validation", "--seed", "100"]
     done = CliRunner().invoke(app, [*arguments, "--device", "cpu", "--out", str(tmp_path)], catch_exceptions=False)
     assert done.exit_code == 0
-    assert "class-subspace" in done.output
+    assert "class-sketch" in done.output
     assert json.loads((tmp_path / "gates.json").read_text())["part"] == "validation"
     assert "<svg" in (tmp_path / "gates.svg").read_text()
 

@@ -134,7 +134,7 @@ def test_training_that_diverges_is_told_and_the_model_answers(parameters: dict[s
     assert all(np.isfinite(e.loss) for e in model.experts_)
 
 
-@pytest.mark.parametrize("gate_score", ["subspace", "class-subspace", "autoencoder"])
+@pytest.mark.parametrize("gate_score", ["sketch", "class-sketch", "autoencoder"])
 @pytest.mark.filterwarnings("ignore")
 def test_rows_at_the_limit_do_not_crash(gate_score: Any) -> None:
     X, y = digits(low=True)

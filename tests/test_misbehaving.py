@@ -172,7 +172,7 @@ def test_a_kill_before_the_first_checkpoint_was_finished_begins_anew(tmp_path: P
     assert run(config_of("ge"), tmp_path, resume=True)["batches"] > 100
 
 
-@pytest.mark.parametrize("parameters", [{}, {"gate_score": "class-subspace", "joint": True}, {"organisation": "tree"}])
+@pytest.mark.parametrize("parameters", [{}, {"gate_score": "class-sketch", "joint": True}, {"organisation": "tree"}])
 def test_a_task_of_a_single_class(parameters: dict[str, Any]) -> None:
     X, y = digits()
     model = GatedExperts(**parameters)

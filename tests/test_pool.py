@@ -21,9 +21,9 @@ def with_dropout(shape: Shape, outputs: int) -> nn.Module:
 
 
 SPECS = {
-    "mlp, subspace": PoolSpec((6,), 3, NETS["mlp"], AUTOENCODERS["mlp"], ScoreConfig("subspace"), OptimiserConfig()),
-    "mlp, class-subspace": PoolSpec(
-        (6,), 3, NETS["mlp"], AUTOENCODERS["mlp"], ScoreConfig("class-subspace"), OptimiserConfig()
+    "mlp, sketch": PoolSpec((6,), 3, NETS["mlp"], AUTOENCODERS["mlp"], ScoreConfig("sketch"), OptimiserConfig()),
+    "mlp, class-sketch": PoolSpec(
+        (6,), 3, NETS["mlp"], AUTOENCODERS["mlp"], ScoreConfig("class-sketch"), OptimiserConfig()
     ),
     "mlp, autoencoder": PoolSpec(
         (6,),
@@ -33,8 +33,8 @@ SPECS = {
         ScoreConfig("autoencoder", kl_weight="elbo"),
         OptimiserConfig(),
     ),
-    "dropout, subspace": PoolSpec(
-        (6,), 3, with_dropout, AUTOENCODERS["mlp"], ScoreConfig("subspace"), OptimiserConfig("adam", lr=1e-2)
+    "dropout, sketch": PoolSpec(
+        (6,), 3, with_dropout, AUTOENCODERS["mlp"], ScoreConfig("sketch"), OptimiserConfig("adam", lr=1e-2)
     ),
     "resnet18, conv autoencoder": PoolSpec(
         (3, 8, 8),
@@ -47,11 +47,11 @@ SPECS = {
 }
 
 SPECS["augmented images"] = replace(
-    SPECS["mlp, subspace"], shape=(3, 8, 8), net=NETS["resnet18"], augment=True, optimiser=OptimiserConfig(lr=1e-3)
+    SPECS["mlp, sketch"], shape=(3, 8, 8), net=NETS["resnet18"], augment=True, optimiser=OptimiserConfig(lr=1e-3)
 )
 
 SPECS["averaged weights"] = replace(
-    SPECS["mlp, subspace"], shape=(3, 8, 8), net=NETS["resnet18"], optimiser=OptimiserConfig(lr=1e-3, average=0.9)
+    SPECS["mlp, sketch"], shape=(3, 8, 8), net=NETS["resnet18"], optimiser=OptimiserConfig(lr=1e-3, average=0.9)
 )
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -104,7 +104,7 @@ class Remembering(nn.Module):
 
 
 def test_a_look_leaves_all_buffers_alone() -> None:
-    spec = replace(SPECS["mlp, subspace"], net=Remembering)
+    spec = replace(SPECS["mlp, sketch"], net=Remembering)
     pool = EagerPool(spec, Keys(seed=3), torch.device("cpu"))
     pool.create(0)
     pool.loss(0, batch_for(pool, seed=1), step=0)
@@ -115,7 +115,7 @@ def test_a_look_leaves_all_buffers_alone() -> None:
 
 def test_factory_must_make_a_new_module_each_time() -> None:
     same = MLP((6,), 3)
-    pool = EagerPool(replace(SPECS["mlp, subspace"], net=lambda shape, outputs: same), Keys(3), torch.device("cpu"))
+    pool = EagerPool(replace(SPECS["mlp, sketch"], net=lambda shape, outputs: same), Keys(3), torch.device("cpu"))
     pool.create(0)
     with pytest.raises(ValueError, match="net: got the same module from the factory twice"):
         pool.create(1)
@@ -147,4 +147,4 @@ def test_images_are_changed_by_step_and_expert_and_only_for_the_expert() -> None
 
 def test_only_images_can_be_flipped() -> None:
     with pytest.raises(ValueError, match=r"augment: got inputs of shape \(6,\)"):
-        replace(SPECS["mlp, subspace"], augment=True)
+        replace(SPECS["mlp, sketch"], augment=True)

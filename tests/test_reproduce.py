@@ -83,7 +83,7 @@ def test_what_is_there_is_not_made_again() -> None:
     for change in (
         {"epochs": 40},
         {"tasks": 3},
-        {"score": "subspace"},
+        {"score": "sketch"},
         {"precision": "bf16"},
         {"changed": {"learner.epsilon": 5.0}},
     ):

@@ -205,8 +205,8 @@ def test_log_variance_is_bounded() -> None:
     assert net.encode(torch.rand(2, 1, 4, 4))[1].abs().max() <= 6
 
 
-@pytest.mark.parametrize("name", ["subspace", "autoencoder"])
-def test_a_skipped_batch_leaves_no_trace(name: Literal["subspace", "autoencoder"]) -> None:
+@pytest.mark.parametrize("name", ["sketch", "autoencoder"])
+def test_a_skipped_batch_leaves_no_trace(name: Literal["sketch", "autoencoder"]) -> None:
     torch.manual_seed(0)
     x, score = digits(), build_score(ScoreConfig(name), OptimiserConfig(), AUTOENCODERS["mlp"], (64,), 10)
     teach(score, x[:64], first=True)
@@ -217,8 +217,8 @@ def test_a_skipped_batch_leaves_no_trace(name: Literal["subspace", "autoencoder"
             torch.testing.assert_close(value, before[key], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", ["subspace", "autoencoder"])
-def test_stacked_scores_are_those_of_each_expert(name: Literal["subspace", "autoencoder"]) -> None:
+@pytest.mark.parametrize("name", ["sketch", "autoencoder"])
+def test_stacked_scores_are_those_of_each_expert(name: Literal["sketch", "autoencoder"]) -> None:
     torch.manual_seed(0)
     x, scores = digits(), []
     for expert in range(3):

@@ -27,9 +27,9 @@ from pool_checks import batch_for
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 POOLS = {"eager": EagerPool, "stacked": StackedPool}
-MLP = PoolSpec((6,), 4, NETS["mlp"], AUTOENCODERS["mlp"], ScoreConfig("subspace"), OptimiserConfig())
+MLP = PoolSpec((6,), 4, NETS["mlp"], AUTOENCODERS["mlp"], ScoreConfig("sketch"), OptimiserConfig())
 VAE = replace(MLP, score=ScoreConfig("autoencoder", kl_weight="elbo"))
-CLASSES = replace(MLP, score=ScoreConfig("class-subspace"))
+CLASSES = replace(MLP, score=ScoreConfig("class-sketch"))
 AVERAGED = replace(MLP, optimiser=OptimiserConfig(average=0.9))
 CONV = PoolSpec(
     (3, 8, 8), 4, NETS["resnet18"], AUTOENCODERS["conv"], ScoreConfig("autoencoder"), OptimiserConfig(lr=1e-3)
@@ -78,7 +78,7 @@ def discrete(events: list[Event], device: str = "cpu") -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("spec", [MLP, VAE, CLASSES], ids=["subspace", "autoencoder", "class-subspace"])
+@pytest.mark.parametrize("spec", [MLP, VAE, CLASSES], ids=["sketch", "autoencoder", "class-sketch"])
 @pytest.mark.parametrize("config", SETTINGS.values(), ids=SETTINGS)
 def test_both_pools_emit_the_same_events(config: LearnerConfig, spec: PoolSpec, device: str) -> None:
     _, eager_steps, eager_events = learned("eager", spec, config, device, in_runs=False)
@@ -118,7 +118,7 @@ def test_asking_all_at_once_changes_no_event(config: LearnerConfig, monkeypatch:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.parametrize("spec", [MLP, CLASSES, AVERAGED], ids=["subspace", "class-subspace", "averaged"])
+@pytest.mark.parametrize("spec", [MLP, CLASSES, AVERAGED], ids=["sketch", "class-sketch", "averaged"])
 @pytest.mark.parametrize("config", SETTINGS.values(), ids=SETTINGS)
 def test_runs_are_the_same_as_one_by_one(pool: str, spec: PoolSpec, config: LearnerConfig, device: str) -> None:
     one, steps, events = learned(pool, spec, config, device, in_runs=False)
@@ -168,7 +168,7 @@ def test_convolutional_experts_decide_alike() -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", POOLS)
-@pytest.mark.parametrize("spec", [MLP, VAE, CONV], ids=["subspace", "autoencoder", "convolutional"])
+@pytest.mark.parametrize("spec", [MLP, VAE, CONV], ids=["sketch", "autoencoder", "convolutional"])
 def test_a_run_ends_at_the_first_batch_that_is_not_the_experts(name: str, spec: PoolSpec, device: str) -> None:
     pool = POOLS[name](spec, Keys(3), torch.device(device))
     pool.create(0)
@@ -246,7 +246,7 @@ def _followed(run: Iterator[float], losses: LossStats) -> Iterator[float]:
         yield loss
 
 
-@pytest.mark.parametrize("spec", [MLP, VAE, CLASSES], ids=["subspace", "autoencoder", "class-subspace"])
+@pytest.mark.parametrize("spec", [MLP, VAE, CLASSES], ids=["sketch", "autoencoder", "class-sketch"])
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda pool: pickle.loads(pickle.dumps(pool))])
 def test_a_copy_goes_on_alike_and_apart(spec: PoolSpec, duplicate: Any) -> None:
     pool = StackedPool(spec, Keys(3), torch.device("cpu"))
@@ -300,13 +300,15 @@ def test_a_stack_doubles_and_keeps_what_it_holds() -> None:
     assert stack.of([2, 3])["a"].data_ptr() == stack.tensors["a"][2].data_ptr()
 
 
-@pytest.mark.parametrize("spec", [MLP, VAE, CLASSES, CONV], ids=["subspace", "autoencoder", "classes", "convolutional"])
+@pytest.mark.parametrize("spec", [MLP, VAE, CLASSES, CONV], ids=["sketch", "autoencoder", "classes", "convolutional"])
 def test_experts_move_between_pools(spec: PoolSpec) -> None:
     pools = [POOLS[name](spec, Keys(3), torch.device("cpu")) for name in POOLS]
     for expert in range(2):
         for pool in pools:
             pool.create(expert)
         pools[0].train(expert, batch_for(pools[0], seed=expert), step=0)
+    pools[1].load_shared_state(pools[0].shared_state())
+    for expert in range(2):
         pools[1].load_state(expert, pools[0].state(expert))
     x = batch_for(pools[0], seed=9).x
     for expert in range(2):

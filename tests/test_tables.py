@@ -160,7 +160,7 @@ def test_what_nobody_ran_is_said_to_be_so() -> None:
         {"test_batch_size": 1},
         {"mix": "pmnist"},
         {"blend": 5},
-        {"score": "subspace"},
+        {"score": "sketch"},
         {"scenario": "elsewhere"},
     ],
 )

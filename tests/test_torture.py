@@ -119,7 +119,7 @@ def test_the_readme_shows_the_figures() -> None:
     assert survival_table(report) in (ROOT / "README.md").read_text()
 
 
-@pytest.mark.parametrize("score", ["subspace", "autoencoder"])
+@pytest.mark.parametrize("score", ["sketch", "autoencoder"])
 def test_the_documented_memory_of_an_expert(score: Any) -> None:
     population = Population(Subject("mlp", "28x28", score, "cpu"))
     size = population.learner.pool.memory()["bytes_per_expert"] / 2**20

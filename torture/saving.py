@@ -14,7 +14,7 @@ from hge.run import CHECKPOINT_EVERY
 from hge.snapshot import take
 
 Tell = Callable[[str], None]
-SUBJECT = Subject("mlp", "28x28", "subspace", "cpu")
+SUBJECT = Subject("mlp", "28x28", "sketch", "cpu")
 EPOCH = 200
 """Batches of the task before its rows come again."""
 

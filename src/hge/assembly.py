@@ -32,7 +32,7 @@ def assemble(model: Any, x: FloatRows, capacity: int, keys: Keys, emit: Emit) ->
 
 
 def _spec(model: Any, x: FloatRows, capacity: int) -> PoolSpec:
-    score_name = check_choice("gate_score", model.gate_score, ("subspace", "class-subspace", "autoencoder"))
+    score_name = check_choice("gate_score", model.gate_score, ("sketch", "class-sketch", "autoencoder"))
     optimiser = check_choice("optimiser", model.optimiser, ("sgd", "adam"))
     precision = check_choice("precision", model.precision, get_args(Precision))
     return PoolSpec(

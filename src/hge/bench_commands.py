@@ -25,7 +25,7 @@ console = Console()
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda.")]
 Net = Annotated[str | None, typer.Option(help="mlp or resnet18.", show_default="mlp; on a GPU, both")]
-Score = Annotated[str | None, typer.Option(help="subspace or autoencoder.", show_default="both")]
+Score = Annotated[str | None, typer.Option(help="sketch or autoencoder.", show_default="both")]
 Experts = Annotated[str | None, typer.Option(help='Numbers of experts: "1,5,20,100".', show_default="by part")]
 Pool = Annotated[str, typer.Option(help=f"{', '.join(get_args(PoolName))}.")]
 Arithmetic = Annotated[str, typer.Option("--precision", help=f"{', '.join(get_args(Precision))}.")]

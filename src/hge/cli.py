@@ -75,7 +75,7 @@ def run_command(
     method: Annotated[str, typer.Option(help=f"{', '.join(METHODS)}.")] = "ge",
     recipe: Annotated[str, typer.Option(help=f"{', '.join(RECIPES)}.")] = "default",
     score: Annotated[
-        str | None, typer.Option(help="subspace, class-subspace or autoencoder.", show_default="the recipe's")
+        str | None, typer.Option(help="sketch, class-sketch or autoencoder.", show_default="the recipe's")
     ] = None,
     routing: Annotated[str, typer.Option(help="sample or batch: which one the report shows.")] = "sample",
     tasks: Annotated[int | None, typer.Option(help="Number of tasks.", show_default="the scenario's")] = None,

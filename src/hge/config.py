@@ -35,6 +35,9 @@ class LearnerConfig:
     """Test a persistently high loss against the expert's replay before an expert is created."""
     review_threshold: float = 20.0
     """ε_review: a Z-score above it means another task."""
+    robust_review: bool = True
+    """Test by the median of the replay and the spread about it, which a stray batch in it does not change; False is
+    the paper's, mean and standard deviation."""
     max_experts: int = 0
     """No more experts than this; a new task then goes to the expert that knows it best. 0: as many as it takes."""
     review_last_used: bool = True
@@ -101,9 +104,9 @@ class OptimiserConfig:
 class ScoreConfig:
     """How suitable an expert is for an input: which score, and its settings."""
 
-    name: Literal["subspace", "class-subspace", "autoencoder"] = "subspace"
+    name: Literal["sketch", "class-sketch", "autoencoder"] = "sketch"
     components: int = 0
-    """subspaces: principal directions. 0: a quarter of the inputs, 64 at most (of a class: an eighth, 32)."""
+    """sketches: directions of the space that all experts share. 0: half as many as there are inputs, 64 at most."""
     kl_weight: float | Literal["elbo"] = 1.0
     """autoencoder: weight of the KL divergence. 1 is the paper's, "elbo" is one over the number of inputs."""
     variational: bool = True

@@ -19,7 +19,7 @@ from hge.record import RunRecord
 REFUSED = "#c0392b"
 BOUND = "#8d99ae"
 
-SCORES = ("subspace", "autoencoder", "class-subspace", "energy", "joint")
+SCORES = ("sketch", "autoencoder", "class-sketch", "energy", "joint")
 """Of a leaderboard; each has its colour."""
 
 

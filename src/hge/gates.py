@@ -77,14 +77,14 @@ def gates(
 
     With `validation` nobody sees the test rows: for choosing.
     """
-    config = replace(config, score=replace(config.score, name="class-subspace"))
+    config = replace(config, score=replace(config.score, name="class-sketch"))
     check(config)
     code = commit()  # at once: the files may change while it runs
     keys = Keys(config.seed)
     scenario = build_scenario(config, keys, data)
     scenario = for_choosing(scenario) if validation else scenario
     pool = build_pool(config, scenario, keys)
-    others = ("subspace", "autoencoder") if autoencoder else ("subspace",)
+    others = ("sketch", "autoencoder") if autoencoder else ("sketch",)
     folder.mkdir(parents=True, exist_ok=True)
     with repeatable(config.deterministic):
         experts, learned = _train(config, scenario, pool, keys, others, on_progress)
@@ -152,7 +152,7 @@ def _contestants(
     for name, pupils in learned.items():
         scores = [pupil.score for pupil in pupils]
         made.append(Contestant(name, _of(scores), _together(scores)))
-    made.append(Contestant("class-subspace", lambda x: pool.scores(ids, x)))
+    made.append(Contestant("class-sketch", lambda x: pool.scores(ids, x)))
     made.append(Contestant("energy", energy))
     own = joint.weights.size + sum(reader.feature_basis.size for reader in joint.readers)
     made.append(

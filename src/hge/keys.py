@@ -26,6 +26,7 @@ Purpose = Literal[
     "split",
     "permutation",
     "classes",
+    "directions",
     "tree",
     "blend",
 ]

@@ -239,7 +239,7 @@ class Learner:
         entries, expert = list(self.recent), None
         if self.config.review:
             best, last = int(self._gate(entries[0])[0].expert[0]), self.recent.previous_expert
-            expert = self._if_same_task(best, entries)
+            expert = self._if_same_task(best, entries, robust=self.config.robust_review)
             if expert is None and self.config.review_last_used:  # reading 16
                 if self._reclaims(last, entries):
                     return
@@ -258,7 +258,7 @@ class Learner:
             self._train(expert, entry)
         self.recent.clear()
 
-    def _if_same_task(self, expert: int, entries: list[RecentEntry[Batch]], *, robust: bool = False) -> Expert | None:
+    def _if_same_task(self, expert: int, entries: list[RecentEntry[Batch]], *, robust: bool) -> Expert | None:
         """Return the expert, if its losses on R do not differ from those on its replay (Z-test, Section 3.1)."""
         replay, recent = (
             [self.pool.loss(expert, item.batch, item.step) for item in items]

@@ -18,7 +18,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         self,
         *,
         net: str | NetFactory = "mlp",
-        gate_score: Literal["subspace", "class-subspace", "autoencoder"] = "subspace",
+        gate_score: Literal["sketch", "class-sketch", "autoencoder"] = "sketch",
         joint: bool = False,
         mixture: bool = False,
         autoencoder: str | AutoencoderFactory = "mlp",
@@ -55,7 +55,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         ----------
         net : {"mlp", "mlp-wide", "mlp-relu-logits", "resnet18", "resnet18-cifar", "conv4"} or callable
             Network of every expert, or a factory `(shape of one input, outputs) -> nn.Module` that returns logits.
-        gate_score : {"subspace", "class-subspace", "autoencoder"}
+        gate_score : {"sketch", "class-sketch", "autoencoder"}
             How an expert's suitability for an input is measured.
         joint : bool
             Choose who answers by all that all experts know of a row, calibrated on what they remember.

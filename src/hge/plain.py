@@ -4,7 +4,7 @@ It imports nothing of hge but the networks. There is no gate, no task, no loss s
 is as fast as it gets without rewriting the networks: one backward pass for network and score, a fused optimiser,
 channels last for convolutions, and on a GPU the whole step in one CUDA graph. Runs by itself, too:
 
-    python -m hge.plain --net mlp --score subspace
+    python -m hge.plain --net mlp --score sketch
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from hge.nets import AUTOENCODERS, NETS, Autoencoder, Shape
 
 Precision = Literal["fp32", "tf32", "bf16"]
-ScoreName = Literal["subspace", "autoencoder"]
+ScoreName = Literal["sketch", "autoencoder"]
 Step = Callable[[Tensor, Tensor], Tensor]
 """(uint8 images, labels) -> the network's loss before the update, left on the device."""
 
@@ -38,7 +38,7 @@ class Model:
     """What is trained, and how it is computed."""
 
     net: str = "mlp"
-    score: ScoreName = "subspace"
+    score: ScoreName = "sketch"
     autoencoder: str = "mlp"
     shape: Shape = (1, 28, 28)
     outputs: int = 10
@@ -174,7 +174,7 @@ def main() -> None:
     """Time the loops on random images: the time of a step does not depend on what is in them."""
     parser = argparse.ArgumentParser(description="Time plain training of one network and its score.")
     parser.add_argument("--net", choices=("mlp", "resnet18"), default="mlp")
-    parser.add_argument("--score", choices=get_args(ScoreName), default="subspace")
+    parser.add_argument("--score", choices=get_args(ScoreName), default="sketch")
     parser.add_argument("--precision", choices=get_args(Precision), default="fp32")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--batches", type=int, default=500)

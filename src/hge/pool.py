@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import isfinite, nan
@@ -21,7 +21,7 @@ from hge.gate import FloatArray, IntArray, ScoreExperts
 from hge.joint import Evidence
 from hge.keys import Keys
 from hge.nets import AutoencoderFactory, NetFactory, Shape
-from hge.scores import Pupil, Score, build_score
+from hge.scores import UNSUITABLE, Pupil, Score, Space, build_score
 from hge.switch import LossStats
 from hge.training import (
     arithmetic,
@@ -36,8 +36,6 @@ from hge.training import (
 from hge.types import Batch, as_float
 
 COUNTS = ("rows", "rows_at_refresh")
-UNSUITABLE = 1e30
-"""Stands for a score that is not a number."""
 
 
 class ExpertPool(Protocol):
@@ -105,6 +103,12 @@ class ExpertPool(Protocol):
     def load_state(self, expert: int, tensors: Mapping[str, Tensor]) -> None:
         """Make an expert what `state` returned; raise a ValueError, before anything changed, if it does not fit."""
 
+    def shared_state(self) -> dict[str, Tensor]:
+        """Copy what all experts' scores share, by name."""
+
+    def load_shared_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Share what `shared_state` returned; raise a ValueError if it does not fit."""
+
     def memory(self) -> dict[str, int]:
         """Return `bytes_per_expert`, and the bytes of all experts as `device_bytes` and `host_bytes`."""
 
@@ -130,12 +134,16 @@ class PoolSpec:
         if self.augment and len(self.shape) != 3:
             raise ValueError(f"augment: got inputs of shape {self.shape}, expected (channels, height, width)")
 
-    def build(self, keys: Keys, expert: int, device: torch.device) -> tuple[nn.Module, Score]:
+    def build_space(self, device: torch.device) -> Space:
+        """Return the space that the sketches of all experts share."""
+        return Space(self.shape, self.score.components, device)
+
+    def build(self, keys: Keys, expert: int, device: torch.device, space: Space) -> tuple[nn.Module, Score]:
         """Return an untrained expert's network and score, their weights drawn by (seed, expert)."""
         with keys.seeded("weights", expert, device=device):
             net = self.net(self.shape, self.outputs).to(device, torch.float32).eval()
-            score = build_score(self.score, self.optimiser, self.autoencoder, self.shape, self.outputs)
-            score.to(device, torch.float32).eval()
+            score = build_score(self.score, self.optimiser, self.autoencoder, self.shape, self.outputs, space)
+            score.to(device).eval()
         for module in (*net.modules(), *score.modules()):
             if isinstance(module, _BatchNorm) and module.momentum is not None:
                 module.num_batches_tracked = None  # only a cumulative average needs it
@@ -159,6 +167,7 @@ class EagerPool:
         self.spec = spec
         self.keys = keys
         self.device = device
+        self.space = spec.build_space(device)
         self.members: list[_Member] = []
 
     @property
@@ -174,7 +183,9 @@ class EagerPool:
     def create(self, expert: int) -> None:
         """Add an untrained expert, its weights drawn by (seed, expert)."""
         assert expert == len(self.members), "experts are numbered in order of creation"
-        net, score = self.spec.build(self.keys, expert, self.device)
+        for member in self.members[:1]:
+            member.score.open()
+        net, score = self.spec.build(self.keys, expert, self.device, self.space)
         if any(net is member.net for member in self.members):
             raise ValueError("net: got the same module from the factory twice, expected a new one for each expert")
         optimiser = build_optimiser(self.spec.optimiser, net.parameters())
@@ -242,18 +253,17 @@ class EagerPool:
 
     def scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
         """Ask each expert in turn."""
-        return np.asarray(self._ask(experts, x, batch_statistics=False).cpu())
+        return self._ask(experts, lambda score: score.score(as_float(x), batch_statistics=False))
 
     def batch_scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
         """Ask each expert in turn."""
-        return np.asarray(self._ask(experts, x, batch_statistics=True).mean(1).cpu())
+        return self._ask(experts, lambda score: score.score_together(as_float(x)))
 
     @torch.no_grad()
-    def _ask(self, experts: Sequence[int], x: Tensor, *, batch_statistics: bool) -> Tensor:
-        x = as_float(x)
+    def _ask(self, experts: Sequence[int], ask: Callable[[Score], Tensor]) -> FloatArray:
         with self._arithmetic(), self._autocast():
-            rows = [self.members[e].score.score(x, batch_statistics=batch_statistics) for e in experts]
-        return torch.stack(rows).double().nan_to_num(nan=UNSUITABLE, posinf=UNSUITABLE, neginf=UNSUITABLE)
+            answers = torch.stack([ask(self.members[e].score) for e in experts]).double()
+        return np.asarray(answers.nan_to_num(nan=UNSUITABLE, posinf=UNSUITABLE, neginf=UNSUITABLE).cpu())
 
     @torch.no_grad()
     def logits(self, expert: int, x: Tensor) -> Tensor:
@@ -285,6 +295,14 @@ class EagerPool:
         for name, tensor in member.state.items():
             tensor.copy_(tensors[name])
         member.pupil.rows, member.pupil.rows_at_refresh = (int(tensors[name]) for name in COUNTS)
+
+    def shared_state(self) -> dict[str, Tensor]:
+        """Copy the space of the sketches."""
+        return copied(self.space.state(), on_host=True)
+
+    def load_shared_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Copy it in."""
+        self.space.load_state(tensors)
 
     def memory(self) -> dict[str, int]:
         """Count weights, statistics and optimisers' states."""

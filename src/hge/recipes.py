@@ -116,7 +116,7 @@ def paper(scenario: str) -> RunConfig:
         recipe="paper",
         score=ScoreConfig(name="autoencoder", kl_weight=1.0, sampled=True),
         optimiser=_papers_optimiser(PAPER[scenario]),
-        learner=LearnerConfig(sticky=False, newcomers_answer=False, promote_by_replay=False),
+        learner=LearnerConfig(sticky=False, newcomers_answer=False, promote_by_replay=False, robust_review=False),
     )
 
 
@@ -130,7 +130,7 @@ def best(scenario: str) -> RunConfig:
     return replace(
         config,
         recipe="best",
-        score=ScoreConfig(name="class-subspace"),
+        score=ScoreConfig(name="class-sketch"),
         learner=LearnerConfig(joint=True),
         net="conv4" if convolutional else "mlp-wide",
         augment=convolutional and "mnist" not in scenario,  # a flipped digit is none

@@ -5,8 +5,8 @@ And how they compute: precision, memory format, all gates at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from hge.averaging import Average
 from hge.keys import Keys
-from hge.pool import UNSUITABLE, PoolSpec
-from hge.scores import Score
+from hge.pool import PoolSpec
+from hge.scores import UNSUITABLE, Score
 from hge.slots import Layout, Stack, move_in
 from hge.training import arithmetic, autocast, build_optimiser, state_of
 from hge.types import as_float
@@ -37,6 +37,8 @@ class Residence:
         self.spec = spec
         self.keys = keys
         self.device = device
+        self.space = spec.build_space(device)
+        """Where all experts' sketches are kept."""
         self.idle: list[Tensor] = []
         """Each expert's memory while another one is in the slot."""
         self.versions: list[int] = []
@@ -50,6 +52,9 @@ class Residence:
     def add(self, expert: int) -> bool:
         """Add an untrained expert, its weights drawn by (seed, expert); say whether the gates' memory has moved."""
         assert expert == len(self.idle), "experts are numbered in order of creation"
+        if self.idle and not self.space.fixed:
+            self.score.open()
+            self.stale = True
         net, optimiser, score = self._build(expert)
         if self.idle and net is self.net:
             raise ValueError("net: got the same module from the factory twice, expected a new one for each expert")
@@ -117,18 +122,29 @@ class Residence:
 
     def scores(self, experts: Sequence[int], x: Tensor) -> Tensor:
         """Return the scores [experts, rows] of some experts, finite."""
-        return self._scores(experts, x, batch_statistics=False)
+        with self._scoring():
+            scores = self.score.stacked(self.gates.of(experts), self.read(x), batch_statistics=False)
+        return finite(scores.float())
 
     def batch_scores(self, experts: Sequence[int], x: Tensor) -> Tensor:
-        """Return the scores [experts] of a batch as a whole, in double: only the means of its rows go to the host."""
-        return self._scores(experts, x, batch_statistics=True).double().mean(1)
+        """Return the scores [experts] of a batch as a whole, in double."""
+        return self.batch_scores_of(experts, self.read(x))
 
-    def _scores(self, experts: Sequence[int], x: Tensor, *, batch_statistics: bool) -> Tensor:
+    def batch_scores_of(self, experts: Sequence[int], seen: Tensor) -> Tensor:
+        """Return the same of rows that the score has read."""
+        with self._scoring():
+            return finite(self.score.together(self.gates.of(experts), seen))
+
+    def read(self, x: Tensor) -> Tensor:
+        """Return rows as the scores look at them."""
+        with torch.no_grad(), self.arithmetic():
+            return self.score.read(self.prepare(x))
+
+    @contextmanager
+    def _scoring(self) -> Iterator[None]:
         # In half precision rather than bfloat16: three bits more tell neighbours apart, and nothing is trained here.
-        half = autocast(self.spec.precision, self.device, torch.float16)
-        with torch.no_grad(), self.arithmetic(), half:
-            scores = self.score.stacked(self.gates.of(experts), self.prepare(x), batch_statistics=batch_statistics)
-        return scores.float().nan_to_num(nan=UNSUITABLE, posinf=UNSUITABLE, neginf=UNSUITABLE)
+        with torch.no_grad(), self.arithmetic(), autocast(self.spec.precision, self.device, torch.float16):
+            yield
 
     def prepare(self, x: Tensor) -> Tensor:
         """Return inputs as the networks take them, in the order that is fastest."""
@@ -157,10 +173,12 @@ class Residence:
         self.idle[self.active].copy_(self.slot)
         gates = {name: t[: self.gates.count].clone() for name, t in self.gates.tensors.items()}
         made_of = self.spec, self.keys, self.device
-        return {"made_of": made_of, "idle": self.idle, "gates": gates, "active": self.active}
+        space = {name: tensor.clone() for name, tensor in self.space.state().items()}
+        return {"made_of": made_of, "space": space, "idle": self.idle, "gates": gates, "active": self.active}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(*state["made_of"])  # type: ignore[misc]
+        self.space.load_state(state["space"])
         self.add(0)
         self.idle, self.gates, self.active = state["idle"], Stack(state["gates"]), state["active"]
         self.versions = [0] * len(self.idle)
@@ -168,7 +186,7 @@ class Residence:
         self.gates.read(self.active, self.score.gate_tensors())
 
     def _build(self, expert: int) -> tuple[nn.Module, torch.optim.Optimizer, Score]:
-        net, score = self.spec.build(self.keys, expert, self.device)
+        net, score = self.spec.build(self.keys, expert, self.device, self.space)
         if self.device.type == "cuda":
             net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             score.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -197,6 +215,11 @@ class Residence:
         if not self.spec.idle_on_host:
             return self.layout.allocate(self.device)
         return self.layout.allocate(torch.device("cpu"), pinned=self.device.type == "cuda")
+
+
+def finite(scores: Tensor) -> Tensor:
+    """Return scores in which what is not a number suits nobody."""
+    return scores.nan_to_num(nan=UNSUITABLE, posinf=UNSUITABLE, neginf=UNSUITABLE)
 
 
 def _running(net: nn.Module, score: Score) -> list[Tensor]:

@@ -65,6 +65,7 @@ def take(learner: Learner) -> Snapshot:
         "organisation": _organisation(learner.organisation, tensors),
         "calibration": _calibration(learner, tensors),
     }
+    tensors |= {f"shared.{name}": tensor for name, tensor in learner.pool.shared_state().items()}
     for place, entry in enumerate(learner.recent):
         put_batch(tensors, f"recent.{place}", entry.batch)
     experts = []
@@ -94,6 +95,8 @@ def reading(name: str) -> Iterator[None]:
 
 def _restore(learner: Learner, snapshot: Snapshot) -> None:
     facts, device = snapshot.facts, learner.pool.device
+    shared = {n.removeprefix("shared."): t for n, t in snapshot.tensors.items() if n.startswith("shared.")}
+    learner.pool.load_shared_state(shared)
     while len(learner.experts) < len(facts["experts"]):
         learner._new_expert()
     for expert, own, fact in zip(learner.experts, snapshot.experts, facts["experts"], strict=True):

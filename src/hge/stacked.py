@@ -171,7 +171,7 @@ class StackedPool:
         everyone = range(self.home.gates.count)
         experts = experts if isinstance(experts, range) else list(experts)
         of_all = experts == everyone or experts == list(everyone)  # ranges are compared at once
-        capture = of_all and self.home.score.asynchronous
+        capture = of_all and self.home.score.capturable
         function = partial(ask, experts)
         scores = self.graphs((kind, len(experts)), function, x) if capture else function(x)
         return np.asarray(scores.cpu()).astype(np.float64)
@@ -211,6 +211,14 @@ class StackedPool:
         self.home.changed(expert)
         self.refused = NOBODY  # it was another expert's loss
 
+    def shared_state(self) -> dict[str, Tensor]:
+        """Copy the space of the sketches."""
+        return copied(self.home.space.state(), on_host=True)
+
+    def load_shared_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Copy it in."""
+        self.home.space.load_state(tensors)
+
     def memory(self) -> dict[str, int]:
         """Count the experts' memory, the slot and the visitor."""
         return self.home.memory()
@@ -237,15 +245,14 @@ class StackedPool:
         self, rule: Rule, stream: torch.cuda.Stream | None, expert: int, group: Sequence[tuple[int, Batch]]
     ) -> None:
         """Start training steps."""
-        if not self.rows[expert]:
-            self.home.score.start(self.home.prepare(group[0][1].x))
         inputs = [tensor for step, batch in group for tensor in self._inputs(expert, step, batch)]
         with self._seeded(expert, group[0][0]):
-            if rule.gates and not self.home.score.asynchronous:
+            if rule.gates and not self.home.score.capturable:
                 self.home.show_gate()
                 results = self.steps.take(rule, *inputs)
             else:
-                results = self._run(rule, partial(self.steps.take, rule), *inputs)
+                key = rule, self.home.score.asynchronous
+                results = self._run(key, partial(self.steps.take, rule), *inputs)
         self.mailbox.send(results, len(group), stream)
         self.home.stale = self.home.stale or self.home.score.network is not None
         self.home.versions[expert] += len(group)
@@ -271,7 +278,7 @@ class StackedPool:
     def _teach_late(self, batch: Batch) -> None:
         """Let a score that must wait for the host learn a batch, now that the expert was trained on it."""
         if not self.home.score.asynchronous:
-            self.home.score.study(self.home.prepare(batch.x), batch.y, None)
+            self.home.score.study(self.home.read(batch.x), batch.y, None)
             self.home.score.learn(skip=torch.zeros((), device=self.device))
             self.home.stale = True
 

@@ -87,10 +87,11 @@ class Steps:
             before = self.home.running.clone()
             x = self.home.prepare(x)
             with self.beside(), self.home.autocast():
+                seen = self.home.score.read(x)
                 if self.home.score.asynchronous:
-                    self.home.score.study(x, y, noise)
+                    self.home.score.study(seen, y, noise)
                 if rule.gates:
-                    self._compare_scores(rule.gates, x)
+                    self._compare_scores(rule.gates, seen)
             with self.home.autocast(), self._training_mode(len(x)):
                 loss = nn.functional.cross_entropy(self.home.net(flip_and_crop(x, changes)), y)
             with self.beside():
@@ -136,9 +137,9 @@ class Steps:
         torch.lerp(deviation, step if rule.signed else step.abs(), self.weight, out=updated[1])
         return updated
 
-    def _compare_scores(self, gates: int, x: Tensor) -> None:
+    def _compare_scores(self, gates: int, seen: Tensor) -> None:
         """Stop if the gate might choose another expert than the active one (Algorithm 1 to the letter)."""
-        scores = self.home.batch_scores(range(gates), x)
+        scores = self.home.batch_scores_of(range(gates), seen)
         lower, higher = scores[self.pairs]
         chosen = ((lower < higher) | self.unused).all()
         torch.where(chosen, self.stopped, self.one, out=self.stopped)

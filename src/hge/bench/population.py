@@ -29,7 +29,7 @@ Images = Literal["28x28", "32x32x3"]
 PoolName = Literal["auto", "eager", "stacked"]
 
 LEARNING_RATE = 0.05
-TAUGHT = {"subspace": 2, "autoencoder": 20}
+TAUGHT = {"sketch": 2, "autoencoder": 20}
 """Batches of its own task on which each expert is trained: enough for the gate to know it."""
 PLACES = 2
 """Remembered batches per expert from which a tree is built."""

@@ -66,7 +66,7 @@ class Wishes:
     @property
     def scores(self) -> tuple[ScoreName, ...]:
         """Which scores."""
-        return (self.score,) if self.score else ("subspace", "autoencoder")
+        return (self.score,) if self.score else ("sketch", "autoencoder")
 
 
 def bench(

@@ -5,19 +5,22 @@ from __future__ import annotations
 from hge.config import OptimiserConfig, ScoreConfig
 from hge.nets import AutoencoderFactory, Shape
 from hge.scores.autoencoder import AutoencoderScore
-from hge.scores.base import Pupil, Score
-from hge.scores.class_subspace import ClassSubspaceScore
-from hge.scores.subspace import SubspaceScore
+from hge.scores.base import UNSUITABLE, Pupil, Score
+from hge.scores.sketch import SketchScore
+from hge.scores.space import Space
 
-__all__ = ["AutoencoderScore", "ClassSubspaceScore", "Pupil", "Score", "SubspaceScore", "build_score"]
+__all__ = ["UNSUITABLE", "AutoencoderScore", "Pupil", "Score", "SketchScore", "Space", "build_score"]
 
 
 def build_score(
-    config: ScoreConfig, optimiser: OptimiserConfig, autoencoder: AutoencoderFactory, shape: Shape, outputs: int
+    config: ScoreConfig,
+    optimiser: OptimiserConfig,
+    autoencoder: AutoencoderFactory,
+    shape: Shape,
+    outputs: int,
+    space: Space,
 ) -> Score:
-    """Return a fresh, untrained score, as `config` says."""
-    if config.name == "subspace":
-        return SubspaceScore(shape, config.components)
-    if config.name == "class-subspace":
-        return ClassSubspaceScore(shape, outputs, config.components)
-    return AutoencoderScore(autoencoder(shape), shape, config, optimiser)
+    """Return a fresh, untrained score, as `config` says; sketches are kept in `space`, which all experts share."""
+    if config.name == "autoencoder":
+        return AutoencoderScore(autoencoder(shape), shape, config, optimiser)
+    return SketchScore(space, outputs if config.name == "class-sketch" else 1)

@@ -32,7 +32,7 @@ class AutoencoderScore(Score):
         super().__init__()
         if not isinstance(net, nn.Module):
             raise TypeError(f"autoencoder: got {type(net).__name__}, expected an nn.Module with encode and decode")
-        self.net = net
+        self.net = net.float()
         self.kl_weight = 1 / prod(shape) if config.kl_weight == "elbo" else config.kl_weight
         self.variational = config.variational
         self.clip_norm = optimiser.clip_norm or inf
@@ -54,10 +54,10 @@ class AutoencoderScore(Score):
             return None
         return torch.randn(rows, *self.latents, generator=generator, device=generator.device)
 
-    def study(self, x: Tensor, y: Tensor, noise: Tensor | None) -> None:
+    def study(self, seen: Tensor, y: Tensor, noise: Tensor | None) -> None:
         """Compute the gradient of the loss, the latent sampled by `noise`."""
-        with mode_of(self.network, training=True, rows=len(x)):
-            loss = self(x, noise).mean()
+        with mode_of(self.network, training=True, rows=len(seen)):
+            loss = self(seen, noise).mean()
             self.optimiser.zero_grad()
             loss.backward()
         self.norm = nn.utils.get_total_norm(gradients(self.network))
@@ -93,19 +93,19 @@ class AutoencoderScore(Score):
         return self.state_dict(keep_vars=True)
 
     @torch.no_grad()
-    def stacked(self, tensors: Mapping[str, Tensor], x: Tensor, *, batch_statistics: bool) -> Tensor:
+    def stacked(self, tensors: Mapping[str, Tensor], seen: Tensor, *, batch_statistics: bool) -> Tensor:
         """Run the autoencoders as one; each by itself, a few at a time, if a BatchNorm would make `vmap` slow."""
-        with mode_of(self.network, training=False, rows=len(x), batch_statistics=batch_statistics):
+        with mode_of(self.network, training=False, rows=len(seen), batch_statistics=batch_statistics):
             if not has_batch_norm(self.network):
-                scores: Tensor = vmap(lambda own: functional_call(self, own, (x,)))(dict(tensors))
+                scores: Tensor = vmap(lambda own: functional_call(self, own, (seen,)))(dict(tensors))
                 return scores
             experts = len(next(iter(tensors.values())))
             # None without work: a graph that is being captured must not wait for a stream which is not part of it.
-            sides = [Side(x.device) for _ in range(min(AT_A_TIME, experts))]
+            sides = [Side(seen.device) for _ in range(min(AT_A_TIME, experts))]
             rows = []
             for expert, side in zip(range(experts), cycle(sides), strict=False):
                 with side():
-                    rows.append(functional_call(self, {n: t[expert] for n, t in tensors.items()}, (x,)))
+                    rows.append(functional_call(self, {n: t[expert] for n, t in tensors.items()}, (seen,)))
             for side in sides:
                 side.join()
             return torch.stack(rows)

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+UNSUITABLE = 1e30
+"""Stands for a score that is not a number."""
+
 
 class Score(nn.Module, ABC):
     """How suitable one expert is for an input: lower is better.
@@ -18,10 +21,18 @@ class Score(nn.Module, ABC):
     All state is in parameters, buffers and the optimiser, and is changed in place.
     """
 
-    asynchronous = True
-    """Neither learning nor scoring makes the host wait, so that a CUDA graph can hold them."""
     optimiser: torch.optim.Optimizer | None = None
     """The optimiser of its network, if there is one."""
+
+    @property
+    def asynchronous(self) -> bool:
+        """Learning does not make the host wait, so that a CUDA graph can hold it."""
+        return True
+
+    @property
+    def capturable(self) -> bool:
+        """Scoring does not, either."""
+        return True
 
     @property
     def network(self) -> nn.Module | None:
@@ -32,12 +43,16 @@ class Score(nn.Module, ABC):
     def draw(self, rows: int, generator: torch.Generator) -> Tensor | None:
         """Return the random numbers that `study` takes for so many rows."""
 
-    def start(self, x: Tensor) -> None:
-        """Prepare for the first batch, which is studied next."""
+    def open(self) -> None:
+        """Another expert comes: whatever this one, the first, has put off must be done now."""
         return
 
+    def read(self, x: Tensor) -> Tensor:
+        """Return rows as the score looks at them: made once, for learning and for all experts' scores."""
+        return x
+
     @abstractmethod
-    def study(self, x: Tensor, y: Tensor, noise: Tensor | None) -> None:
+    def study(self, seen: Tensor, y: Tensor, noise: Tensor | None) -> None:
         """Work out what a batch and its labels teach; scores stay as they are."""
 
     @abstractmethod
@@ -52,26 +67,36 @@ class Score(nn.Module, ABC):
     def refresh(self, rows: int) -> None:
         """Let what was learned, from so many rows, show in the scores, where learning itself does not."""
 
-    @abstractmethod
     def score(self, x: Tensor, *, batch_statistics: bool) -> Tensor:
-        """Return a score per row.
+        """Return this expert's own score of each row.
 
         With `batch_statistics` the rows are known to belong together, and may be normalised by each other; without,
         the score of a row must not depend on the rows beside it.
         """
+        own = {name: tensor[None] for name, tensor in self.gate_tensors().items()}
+        return self.stacked(own, self.read(x), batch_statistics=batch_statistics)[0]
+
+    def score_together(self, x: Tensor) -> Tensor:
+        """Return this expert's own score of rows that belong together."""
+        own = {name: tensor[None] for name, tensor in self.gate_tensors().items()}
+        return self.together(own, self.read(x))[0]
 
     @abstractmethod
     def gate_tensors(self) -> dict[str, Tensor]:
         """Return what `score` reads, by name; the rest is needed for learning only."""
 
     @abstractmethod
-    def stacked(self, tensors: Mapping[str, Tensor], x: Tensor, *, batch_statistics: bool) -> Tensor:
-        """Return the scores [experts, rows] of several experts, whose gate tensors are stacked."""
+    def stacked(self, tensors: Mapping[str, Tensor], seen: Tensor, *, batch_statistics: bool) -> Tensor:
+        """Return the scores [experts, rows] of several experts, whose gate tensors are stacked, of rows as read."""
+
+    def together(self, tensors: Mapping[str, Tensor], seen: Tensor) -> Tensor:
+        """Return the scores [experts] of rows that belong together, in double: the means of their own."""
+        return self.stacked(tensors, seen, batch_statistics=True).double().mean(1)
 
     def parts(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Return [rows, parts]: what the score of an expert with these gate tensors is made of; NaN says nothing."""
         stacked = {name: tensor[None] for name, tensor in tensors.items()}
-        return self.stacked(stacked, x, batch_statistics=False)[0][:, None]
+        return self.stacked(stacked, self.read(x), batch_statistics=False)[0][:, None]
 
 
 @dataclass
@@ -85,9 +110,7 @@ class Pupil:
     def teach(self, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
         """Let the score learn a batch."""
         score = self.score
-        if not self.rows:
-            score.start(x)
-        score.study(x, y, score.draw(len(x), generator))
+        score.study(score.read(x), y, score.draw(len(x), generator))
         score.learn(skip=torch.zeros((), device=x.device))
         self.rows += len(x)
         if score.refresh_due(self.rows, self.rows_at_refresh):

@@ -1,0 +1,147 @@
+"""One low-dimensional space for all experts of a pool: every input is projected once, whoever is asked about it.
+
+The directions are the principal ones of the stream's first rows, then fixed. Beside the coordinates stand the logarithms
+of the energy that is left outside the directions and of all of it, which tell what the directions cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import torch
+from torch import Tensor
+
+from hge.keys import Keys
+from hge.nets import Shape
+
+MOST_DIRECTIONS, FEW_INPUTS = 64, 16
+"""Of so few inputs all directions are kept, of more of them half: the last ones are noise, which the energies hold."""
+OPENING = 512
+"""Rows from which the directions are drawn; fewer, if another expert comes before (results/choices/sketch.json)."""
+TAIL = 3.0
+"""Beyond so many spreads a coordinate grows like a logarithm: no row can be further away than a few hundred."""
+FARTHEST = 300.0
+SMALLEST_ENERGY = 1e-6
+"""Of the usual one; below, energies are not told apart."""
+SMALLEST_SPREAD = 1e-3
+"""Of a row's usual length; a direction with less is not a principal one."""
+FIXED = ("centre", "directions", "spread", "energy")
+
+
+class Space:
+    """The projection that all experts of a pool share.
+
+    >>> space = Space(shape=(3,))
+    >>> space.collect(torch.tensor([[1.0, 0.0, 5.0], [-1.0, 0.0, 5.0]]), torch.tensor([0, 1]))
+    >>> space.fix()
+    >>> space.project(torch.tensor([[1.0, 0.0, 5.0]])).round(decimals=2).abs().tolist()  # 1, log energy, coordinates
+    [[1.0, 0.0, 0.98, 0.0, 0.0]]
+    """
+
+    def __init__(self, shape: Shape, directions: int = 0, device: torch.device | None = None) -> None:
+        self.inputs = prod(shape)
+        count = min(directions or min(max(self.inputs // 2, FEW_INPUTS), MOST_DIRECTIONS), self.inputs)
+        self.device = device or torch.device("cpu")
+        self.centre = torch.zeros(self.inputs, device=self.device)
+        self.directions = torch.zeros(self.inputs, count, device=self.device)
+        """[inputs, directions] orthonormal."""
+        self.spread = torch.ones(count, device=self.device)
+        """Standard deviation of the first rows along each direction."""
+        self.energy = torch.ones((), device=self.device)
+        """Mean squared distance of the first rows from the centre."""
+        later, earlier = torch.tril_indices(self.width, self.width, device=self.device)
+        self.later, self.earlier = later, earlier
+        """The pairs of numbers of a row whose products are looked at, by the later of the two."""
+        self.place = torch.empty(self.width, self.width, dtype=torch.int64, device=self.device)
+        """[width, width] Where the product of two numbers stands among them."""
+        self.place[later, earlier] = self.place[earlier, later] = torch.arange(len(later), device=self.device)
+        self.fixed = False
+        self.opening: list[tuple[Tensor, Tensor]] = []
+        """The first rows and their labels, until the directions are fixed."""
+
+    @property
+    def width(self) -> int:
+        """Numbers that stand for a row: 1, the energies, the coordinates. Nothing is left outside all directions."""
+        count = self.directions.shape[1]
+        return 2 + count + (count < self.inputs)
+
+    @property
+    def full(self) -> bool:
+        """There are rows enough to draw the directions from."""
+        return sum(len(x) for x, _ in self.opening) >= OPENING
+
+    def collect(self, x: Tensor, y: Tensor) -> None:
+        """Keep some of the first rows."""
+        self.opening.append((x.flatten(1).detach().clone(), y.clone()))
+
+    @torch.no_grad()
+    def fix(self) -> None:
+        """Draw the directions from the rows that were collected, and keep them for ever.
+
+        Where the rows show fewer directions than there is room for, the rest is drawn at random.
+        """
+        rows = torch.cat([x for x, _ in self.opening]).double().cpu()
+        centre = rows.mean(0)
+        centred = rows - centre
+        energy = centred.square().sum(1).mean()
+        if not 0 < energy < torch.inf:  # the rows are all the same, or too far apart for numbers
+            energy = centre.square().sum().clamp(1e-30, 1e30)
+            centred = torch.zeros_like(centred)
+        _, spread, directions = torch.linalg.svd(centred, full_matrices=False)
+        spread, length = spread / len(rows) ** 0.5, energy.sqrt()
+        count = self.directions.shape[1]
+        found = min(int((spread > SMALLEST_SPREAD * length).sum()), count)
+        principal = directions[:found].T
+        random = torch.from_numpy(Keys(0).rng("directions", self.inputs).normal(size=(self.inputs, count - found)))
+        random = torch.linalg.qr(torch.cat([principal, random], dim=1))[0][:, found:]
+        usual = torch.full((count - found,), float(length) / self.inputs**0.5, dtype=torch.float64)
+        self.centre.copy_(centre)
+        self.directions.copy_(torch.cat([principal, random], dim=1))
+        self.spread.copy_(torch.cat([spread[:found], usual]))
+        self.energy.copy_(energy)
+        self.fixed = True
+        self.opening = []
+
+    @torch.no_grad()
+    def project(self, x: Tensor) -> Tensor:
+        """Return [rows, width], in double: 1, the energies' logarithms, the coordinates in spreads."""
+        with torch.autocast(x.device.type, enabled=False):  # never in half precision: it is about small differences
+            centred = x.flatten(1).float() - self.centre
+            coordinates = centred @ self.directions
+            energy = centred.square().sum(1, keepdim=True) / self.energy
+            told = [energy]
+            if self.directions.shape[1] < self.inputs:
+                told.append(energy - coordinates.square().sum(1, keepdim=True) / self.energy)
+            logarithms = torch.cat(told, dim=1).clamp_min(SMALLEST_ENERGY).log()
+            drawn_in = TAIL * torch.asinh(torch.cat([logarithms, coordinates / self.spread], dim=1) / TAIL)
+        drawn_in = drawn_in.nan_to_num(nan=FARTHEST, posinf=FARTHEST, neginf=-FARTHEST)
+        return torch.nn.functional.pad(drawn_in.double(), (1, 0), value=1.0)
+
+    def products(self, rows: Tensor) -> Tensor:
+        """Return [rows, products] of projected rows."""
+        return rows.index_select(1, self.earlier) * rows.index_select(1, self.later)
+
+    def summed_products(self, rows: Tensor) -> Tensor:
+        """Return [products], summed over projected rows."""
+        return (rows.T @ rows)[self.earlier, self.later]
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what must be kept: the projection or, until it is fixed, the first rows."""
+        if self.fixed:
+            return {name: getattr(self, name) for name in FIXED}
+        if not self.opening:
+            return {}
+        x, y = (torch.cat(part) for part in zip(*self.opening, strict=True))
+        return {"x": x, "y": y}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Become what `state` returned."""
+        self.fixed = "directions" in tensors
+        self.opening = [(tensors["x"].to(self.device), tensors["y"].to(self.device))] if "x" in tensors else []
+        for name in FIXED if self.fixed else ():
+            own = getattr(self, name)
+            if own.shape != tensors[name].shape:
+                got, expected = tuple(tensors[name].shape), tuple(own.shape)
+                raise ValueError(f"projection: got {name} of {got}, expected {expected}")
+            own.copy_(tensors[name])

@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from hge.calibration import Calibration
 from hge.gate import FloatArray, IntArray, Routes
 from hge.learner import Learner
-from hge.pool import UNSUITABLE, ExpertPool, scorer
+from hge.pool import ExpertPool, scorer, sketcher
+from hge.scores import UNSUITABLE, Cost
 from hge.unknown import surprise, unknown
 from hge.window import follow
 
@@ -87,6 +89,16 @@ class Answerer:
         found = self.learner.calibration
         return None if found is None or found.joint is None else found
 
+    def gate_multiply_adds(self, asked: float, rows: int) -> float:
+        """Count what the gate takes per row, when so many experts are asked about groups of so many rows."""
+        costs, experts = self.learner.pool.costs(), len(self.learner.experts)
+        shortlist = self.learner.shortlist is not None
+        looked = _gate_cost(costs.sketch, experts, rows) if shortlist else 0.0
+        if self.calibration is None:
+            return looked + _gate_cost(costs.score, asked, rows)
+        each = costs.network + costs.score.each + self.calibration.multiply_adds
+        return looked + costs.score.once + asked * each
+
     def confidence(self, routes: Routes, routing: Routing) -> FloatArray:
         """Return [groups]: softmax of the negative scores of all asked experts, in spreads of the chosen one's own.
 
@@ -108,9 +120,11 @@ class Answerer:
         if self.calibration is not None:
             return self._route_jointly(self.calibration, x, one_group=one_group)
 
-        score = scorer(learner.pool, len(learner.experts), x, one_group=one_group)
-        groups = 1 if one_group else len(x)
-        routes = learner.organisation.route(score, groups, rows_per_group=len(x) if one_group else 1)
+        some = learner.organisation.shortlist is not None
+        score = scorer(learner.pool, len(learner.experts), x, one_group=one_group, some=some)
+        sketch = sketcher(learner.pool, x, one_group=one_group)
+        groups, rows = (1, len(x)) if one_group else (len(x), 1)
+        routes = learner.organisation.route(score, sketch, groups, rows_per_group=rows)
         if not (learner.config.newcomers_answer and learner.newcomers):
             return routes
         newcomers = learner.newcomers
@@ -120,14 +134,24 @@ class Answerer:
         return self._let_newcomers_take_over(routes, scores, newcomers)
 
     def _route_jointly(self, calibration: Calibration, x: Tensor, *, one_group: bool) -> Routes:
-        """Ask all experts, newcomers too; a group's score is the mean of -log P(expert | row)."""
-        assert calibration.joint is not None
-        scores = -calibration.joint.experts(calibration.joint.pairs(calibration.evidence(x)))
+        """Ask all experts, newcomers too, or the shortlist; a group's score is the mean of -log P(expert | row)."""
+        scores = -calibration.log_probabilities(x, self._asked(calibration.known, x, one_group=one_group))
         if one_group:
             scores = scores.mean(axis=1, keepdims=True)
         if not self.learner.config.newcomers_answer:
             scores[self.learner.newcomers] = np.inf
         return Routes(*self._places(scores), scores)
+
+    def _asked(self, experts: int, x: Tensor, *, one_group: bool) -> npt.NDArray[np.bool_] | None:
+        """Return [experts, rows]: which of the first experts are on the shortlist, if there is one."""
+        learner = self.learner
+        if learner.shortlist is None:
+            return None
+        sketches = learner.pool.sketches(range(experts), x, together=one_group)
+        if one_group:
+            chosen = learner.shortlist.choose(sketches[:, None], len(x))
+            return np.broadcast_to(chosen, (len(chosen), len(x)))
+        return learner.shortlist.choose(sketches, 1)
 
     def _places(self, scores: FloatArray) -> tuple[IntArray, IntArray]:
         """Return the experts of the lowest scores, and where in the tree they stand."""
@@ -169,6 +193,11 @@ class Answerer:
             rows = [self.learner.pool.scores([expert], b.batch.x)[0] for b in kept]
             self._replay_scores[key] = version, np.concatenate([*rows, np.zeros(0 if rows else 1)])
         return self._replay_scores[key][1]
+
+
+def _gate_cost(cost: Cost, experts: float, rows: int) -> float:
+    """Return multiply-adds per row, for scores of groups of so many rows."""
+    return cost.once + experts * (cost.together / rows if rows > 1 and cost.together else cost.each)
 
 
 def ask(pool: ExpertPool, x: Tensor, routes: Routes, outputs: int) -> FloatArray:

@@ -44,6 +44,7 @@ def _spec(model: Any, x: FloatRows, capacity: int) -> PoolSpec:
         OptimiserConfig(optimiser, model.lr, model.momentum, model.weight_decay, average=model.average),
         precision,
         bool(model.idle_on_host),
+        shortlisted=model.organisation == "tree",
     )
 
 

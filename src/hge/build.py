@@ -99,4 +99,5 @@ def build_spec(config: RunConfig, scenario: Scenario) -> PoolSpec:
         config.precision,
         config.idle_on_host,
         config.augment,
+        shortlisted=config.learner.organisation == "tree",
     )

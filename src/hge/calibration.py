@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from scipy.special import logsumexp
 from torch import Tensor
 
 from hge.expert import Expert
@@ -87,6 +89,35 @@ class Calibration:
         """Ask every expert that the joint knows."""
         assert self.joint is not None
         return [self.pool.evidence(expert, x) for expert in range(len(self.joint.readers))]
+
+    def log_probabilities(self, x: Tensor, asked: npt.NDArray[np.bool_] | None = None) -> FloatArray:
+        """Return [experts, rows]: log P(expert | row), by the evidence of all, or of those who are asked (`asked`).
+
+        Who is not asked says what is usual, and has no chance.
+        """
+        assert self.joint is not None
+        joint = self.joint
+        if asked is None:
+            return joint.experts(joint.pairs(self.evidence(x)))
+        columns = []
+        for expert, own in zip(range(len(joint.readers)), joint.spans, strict=True):
+            read = np.tile(joint.mean[own], (len(x), 1))
+            rows = np.flatnonzero(asked[expert])
+            if len(rows):
+                evidence = self.pool.evidence(expert, x[torch.from_numpy(rows)])
+                read[rows] = joint.readers[expert].read(evidence)
+            columns.append(read)
+        logs = joint.experts(joint.pairs_of(np.concatenate(columns, axis=1)))
+        logs[~asked] = -np.inf
+        whole: FloatArray = logs - logsumexp(logs, axis=0)
+        return whole
+
+    @property
+    def multiply_adds(self) -> float:
+        """What the joint score takes per row and expert asked, beyond the experts' own evidence."""
+        assert self.joint is not None
+        own = self.joint.weights.size + sum(reader.feature_basis.size for reader in self.joint.readers)
+        return own / len(self.joint.readers)
 
     def _thin_out(self, rows: int) -> None:
         """Look at fewer rows of each, once all together have become too many; by halves, so that it is seldom."""

@@ -23,7 +23,8 @@ from torch import Tensor
 
 from hge.snapshot import Snapshot
 
-SCHEMA = 2
+SCHEMA = 3
+"""3: sketches instead of subspaces (CHANGELOG.md)."""
 KEEP = 2
 """Checkpoints that are kept."""
 

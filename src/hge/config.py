@@ -43,11 +43,9 @@ class LearnerConfig:
     review_last_used: bool = True
     """Ask the expert in use, too, before another is created; False is the letter: the gate's choice only."""
     organisation: Literal["flat", "tree", "lca"] = "flat"
-    """flat: GE. tree: HGE with experts that know their own (settling.py). lca: HGE as in the paper."""
+    """flat: GE. tree: HGE by a shortlist of the best sketches (shortlist.py). lca: HGE as in the paper."""
     path_coverage: float = 0.98
     """lca: share of a newcomer's batches whose paths decide where it is placed."""
-    upkeep_looks: int = 16
-    """tree: remembered batches that are scored anew per batch of the stream, at the most."""
     promotion_window: int = 50
     """Batches over which a newcomer is compared with the gate's choice."""
     promotion_rate: float = 0.5
@@ -72,7 +70,6 @@ class LearnerConfig:
         _require(self.max_experts >= 0, "max_experts", self.max_experts, "0 or more")
         _require(self.review_threshold >= 0, "review_threshold", self.review_threshold, "0 or more")
         _require(0 < self.path_coverage <= 1, "path_coverage", self.path_coverage, "above 0 and at most 1")
-        _require(self.upkeep_looks >= 1, "upkeep_looks", self.upkeep_looks, "at least 1")
         _require(self.promotion_window >= 1, "promotion_window", self.promotion_window, "at least 1")
         _require(0 <= self.promotion_rate < 1, "promotion_rate", self.promotion_rate, "at least 0 and below 1")
 

@@ -159,6 +159,9 @@ class Answers(Protocol):
     def probabilities(self, x: torch.Tensor, routes: Routes, outputs: int) -> FloatArray:
         """Return [rows, outputs]: what the chosen experts say."""
 
+    def gate_multiply_adds(self, asked: float, rows: int) -> float:
+        """Count what the gate takes per row, when so many experts are asked about groups of so many rows."""
+
 
 def evaluate(
     answerer: Answers | Sequence[Answers],

@@ -118,36 +118,18 @@ class ExpertPromoted(Event):
 
     expert: int
     rate: float
-    """Share of its last batches (window) or of its remembered ones (tree) on which its score was the lowest."""
+    """Share of its last batches on which its score was the lowest."""
     parent: int
     """Node of the tree under which it was placed."""
 
 
 @dataclass(frozen=True)
-class ExpertUnmasked(Event):
-    """An expert had changed and would have claimed what another one remembers: its threshold was lowered."""
+class ShortlistSet(Event):
+    """The replay was looked at: so many experts are asked about a batch, and about a single row."""
 
-    expert: int
-    """The expert whose threshold was too high."""
-    masked: int
-    threshold: str
-    """Which of its thresholds: batch, row, or difference (from the expert asked before it)."""
-    batches: int
-    """Number of remembered batches that were masked, in whole or in rows."""
-    before: float
-    after: float
-
-
-@dataclass(frozen=True)
-class TreeRebuilt(Event):
-    """The tree had grown by a quarter since it was last built, and was built anew."""
-
-    expert: int
-    """The newcomer that made it grow."""
     experts: int
-    questions_before: float
-    """Mean number of experts asked per remembered batch."""
-    questions_after: float
+    batch: int
+    row: int
 
 
 @dataclass(frozen=True)

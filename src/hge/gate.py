@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -14,19 +14,6 @@ IntArray = npt.NDArray[np.int64]
 
 ScoreExperts = Callable[[Sequence[int] | IntArray, IntArray], FloatArray]
 """(expert ids, groups) -> finite scores [ids, groups], lower is better. A batch is one group, single samples many."""
-
-
-@dataclass(frozen=True)
-class Settle:
-    """When a group is surely an expert's own, so that nobody else need be asked."""
-
-    alone: Mapping[int, float] = field(default_factory=dict)
-    """Expert -> the score at or below which a group is its own."""
-    against: Mapping[tuple[int, int], float] = field(default_factory=dict)
-    """(expert, reference) -> the same for the difference between its score and the reference's: what all experts
-    find easy or hard about a group cancels out."""
-    beyond: Mapping[tuple[int, int], float] = field(default_factory=dict)
-    """(node, sibling) -> the difference of their scores above which a group belongs to nobody at or below the node."""
 
 
 ROOT = 0
@@ -69,9 +56,6 @@ class Tree:
     >>> routes = tree.select(lambda ids, groups: scores[np.ix_(ids, groups)], groups=2)
     >>> routes.expert, routes.queried  # the second group never meets expert 2, which stands below expert 0
     (array([2, 1]), array([3, 2]))
-    >>> settled = tree.search(lambda ids, groups: scores[np.ix_(ids, groups)], groups=2, settle=Settle({2: 0.2}))
-    >>> settled.expert, settled.queried  # nobody knew the second group for its own, so the search went on
-    (array([2, 2]), array([3, 3]))
     """
 
     nodes: list[Node] = field(default_factory=lambda: [Node(expert=-1, parent=-1)])
@@ -175,101 +159,6 @@ class Tree:
                 rivals.append(self.nodes[here].expert)
             below += [(chosen, rival) for rival in dict.fromkeys(rivals) if rival != chosen]
         return below, len(asked)
-
-    def search(self, score: ScoreExperts, groups: int, settle: Settle) -> Routes:
-        """Settling search: ask the most promising place next, until an expert knows the group for its own.
-
-        The tree says whom to ask first. A group that no expert recognises asks everybody, but for branches that are
-        surely not its own (`settle.beyond`), and gets the lowest score, as from a flat gate.
-        """
-        answers = _Answers(score, 1 + int(self.owners.max()), groups)
-        best, node = np.full(groups, np.inf), np.full(groups, ROOT)
-        promise = np.full((len(self.nodes), groups), np.inf)  # score of a node's expert; inf: nothing to look for below
-        promise[ROOT] = -np.inf
-        searching = np.arange(groups)
-        while len(searching):
-            next_node = promise[:, searching].argmin(axis=0)
-            searching, next_node = (a[promise[next_node, searching] < np.inf] for a in (searching, next_node))
-            settled = [
-                self._ask_children(n, searching[next_node == n], settle, answers, best, node, promise)
-                for n in np.unique(next_node)
-            ]
-            searching = np.setdiff1d(searching, np.concatenate([*settled, np.empty(0, np.int64)]))
-        return self._routes(node, answers)
-
-    def _ask_children(
-        self,
-        n: int,
-        members: IntArray,
-        settle: Settle,
-        answers: _Answers,
-        best: FloatArray,
-        node: IntArray,
-        promise: FloatArray,
-    ) -> IntArray:
-        """Ask the children of n in turn, those who settle no further; return the latter."""
-        everyone = members
-        promise[n, members] = np.inf
-        for position, child in enumerate(self.children[n]):
-            expert = self.nodes[child].expert
-            scores = answers.ask_one(expert, members)
-            settled = scores <= settle.alone.get(expert, -np.inf)
-            better = settled | (scores < best[members])
-            node[members[better]] = child
-            best[members[better]] = scores[better]
-            for own, reference in self._pairs(n, position):
-                threshold = settle.against.get((self.nodes[own].expert, self.nodes[reference].expert), -np.inf)
-                known = (self._difference(own, reference, members, answers) <= threshold) & ~settled
-                node[members[known]] = own
-                settled |= known
-            members, scores = members[~settled], scores[~settled]
-            if self.children[child]:
-                promise[child, members] = scores
-        self._give_up_branches(n, members, settle, answers, promise)
-        return np.setdiff1d(everyone, members)
-
-    def _give_up_branches(
-        self, n: int, members: IntArray, settle: Settle, answers: _Answers, promise: FloatArray
-    ) -> None:
-        """Do not look below those children of n that are too far behind the best of them."""
-        children = self.children[n]
-        if len(children) < 2 or not len(members):
-            return
-        scores = answers.scores[np.ix_(self.owners[children], members)]
-        nearest = scores.argmin(axis=0)
-        for i, child in enumerate(children):
-            if not self.children[child]:
-                continue
-            beyond = np.array([settle.beyond.get((child, sibling), np.inf) for sibling in children])[nearest]
-            promise[child, members[scores[i] - scores.min(axis=0) > beyond]] = np.inf
-
-    @property
-    def siblings(self) -> list[tuple[int, int]]:
-        """The (node, sibling) pairs by which a search may give up a branch."""
-        return [(c, s) for own in self.children for c in own for s in own if c != s and self.children[c]]
-
-    def _pairs(self, n: int, position: int) -> list[tuple[int, int]]:
-        """Return the (node, reference) whose scores can be compared once the child at this position was asked.
-
-        A child is measured against its parent; under the root, against its first sibling, and that one against the
-        second.
-        """
-        child = self.children[n][position]
-        if n != ROOT:
-            return [(child, n)]
-        first = self.children[ROOT][0]
-        return [] if position == 0 else [(child, first), (first, child)] if position == 1 else [(child, first)]
-
-    @property
-    def references(self) -> list[tuple[int, int]]:
-        """The (expert, reference) pairs that a search compares."""
-        pairs = [p for n in range(len(self.nodes)) for i in range(len(self.children[n])) for p in self._pairs(n, i)]
-        return list(dict.fromkeys((self.nodes[own].expert, self.nodes[reference].expert) for own, reference in pairs))
-
-    def _difference(self, own: int, reference: int, members: IntArray, answers: _Answers) -> FloatArray:
-        mine, theirs = (answers.scores[self.nodes[n].expert, members] for n in (own, reference))
-        difference: FloatArray = mine - theirs
-        return difference
 
     def _routes(self, node: IntArray, answers: _Answers) -> Routes:
         return Routes(self.owners[node], node, answers.scores)

@@ -117,6 +117,7 @@ def _train(
 ) -> tuple[list[Expert], dict[str, list[Pupil]]]:
     """Train an expert per task, and beside it the scores that the pool does not keep."""
     spec, device, count = build_spec(config, scenario), pool.device, len(scenario.tasks)
+    space = spec.build_space(device)
     experts = [Expert(k, LossStats(config.learner.alpha), Replay(config.learner.replay_capacity)) for k in range(count)]
     learned: dict[str, list[Pupil]] = {name: [] for name in others}
     for expert in range(count):
@@ -124,8 +125,8 @@ def _train(
         for name, scores in learned.items():
             score_config = ScoreConfig(name=name, kl_weight=config.score.kl_weight)  # type: ignore[arg-type]
             with keys.seeded("weights", expert, device=device):
-                made = build_score(score_config, spec.optimiser, spec.autoencoder, spec.shape, spec.outputs)
-            scores.append(Pupil(made.to(device, torch.float32).eval()))
+                made = build_score(score_config, spec.optimiser, spec.autoencoder, spec.shape, spec.outputs, space)
+            scores.append(Pupil(made.to(device).eval()))
     total = scenario.batches(config.batch_size, config.epochs)
     for step, (task, batch) in enumerate(scenario.stream(config.batch_size, config.epochs, keys)):
         own = batch.to(device)

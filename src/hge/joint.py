@@ -114,7 +114,16 @@ class Joint:
 
     def pairs(self, evidence: Sequence[Evidence]) -> FloatArray:
         """Return [rows, pairs]: log-probabilities of expert and class, from the evidence of every expert."""
-        columns = np.concatenate([r.read(e) for r, e in zip(self.readers, evidence, strict=True)], axis=1)
+        return self.pairs_of(np.concatenate([r.read(e) for r, e in zip(self.readers, evidence, strict=True)], axis=1))
+
+    @property
+    def spans(self) -> list[slice]:
+        """Where each expert's columns stand."""
+        ends = np.cumsum([len(reader.scale) for reader in self.readers]).tolist()
+        return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+
+    def pairs_of(self, columns: FloatArray) -> FloatArray:
+        """Return the same from the columns that the readers have read."""
         result: FloatArray = log_softmax((columns - self.mean) * self.scale @ self.weights + self.bias, axis=1)
         return result
 

@@ -28,10 +28,10 @@ from hge.expert import Expert, Remembered, Replay
 from hge.gate import ROOT, Routes, ScoreExperts, Tree
 from hge.guard import Guard
 from hge.keys import Keys
-from hge.pool import ExpertPool, scorer
-from hge.promotion import Organisation, WindowedOrganisation
+from hge.pool import ExpertPool, scorer, sketcher
+from hge.promotion import Organisation
 from hge.replays import ScoredReplays
-from hge.settling import SettlingOrganisation
+from hge.shortlist import Shortlist
 from hge.switch import LossStats, RecentBuffer, RecentEntry, robust_z_score, z_score
 from hge.types import Batch
 
@@ -104,7 +104,13 @@ class Learner:
         self.calibration = Calibration(pool, self.experts) if config.joint else None
         """Keeps the joint score, which answers; training goes by the experts' own scores."""
         self._new_expert()
-        self.organisation = self._build_organisation()
+        self.replays = ScoredReplays(pool, self.experts, self.evaluations)
+        costly = pool.scores_are_costly
+        self.shortlist = (
+            Shortlist(self.replays, emit) if config.organisation == "tree" and (costly or config.joint) else None
+        )
+        """Whom to ask for costly scores, or for all that the joint score wants to know."""
+        self.organisation = self._build_organisation(self.shortlist if costly else None)
 
     @property
     def tree(self) -> Tree:
@@ -132,6 +138,7 @@ class Learner:
 
     def end_stream(self) -> None:
         """Nothing more is known to come: let the joint score, if there is one, take in what was learned last."""
+        self.pool.settle()
         if self.calibration is not None:
             self.calibration.fit()
 
@@ -167,9 +174,11 @@ class Learner:
             return 0
         if expert is not self.guard.expert:
             return 0  # it must be taken in hand first
-        if not self.config.sticky and (self.config.organisation == "tree" or not self._stands_at(expert)):
-            return 0  # the gate must be asked, and a search answers to the host only
-        quiet = min(self.organisation.quiet(expert.id), self.guard.quiet(expert))
+        if not self.config.sticky and (self.organisation.shortlist is not None or not self._stands_at(expert)):
+            return 0  # the gate must be asked, and a shortlist answers to the host only
+        quiet = self.guard.quiet(expert)
+        if self.shortlist is not None:
+            quiet = min(quiet, self.shortlist.quiet(len(self.experts), self._batches_trained))
         if self.calibration is not None:
             quiet = min(quiet, self.calibration.quiet())
         return min(self.recent.until_outlier, quiet)
@@ -184,9 +193,8 @@ class Learner:
         self._trained, self._queried = [], 0
         with self.recent.whole_batch():
             taken = self._ge(entry)
-            if taken.accepts:
-                for promoted in self.organisation.upkeep(entry.step, taken.expert.id):
-                    self.newcomers.remove(promoted)
+            if self.shortlist is not None and self.shortlist.due(len(self.experts), self._batches_trained):
+                self.shortlist.fit(entry.step, len(self.experts), self._batches_trained)
             if self.calibration is not None:
                 self.calibration.upkeep()
             self.steps += 1
@@ -303,8 +311,9 @@ class Learner:
 
     def _gate(self, entry: RecentEntry[Batch]) -> tuple[Routes, ScoreExperts]:
         """Route a batch, as one group, by its mean score; return also who was asked."""
-        score = scorer(self.pool, len(self.experts), entry.batch.x, one_group=True)
-        routes = self.organisation.route(score, 1, rows_per_group=len(entry.batch))
+        x, some = entry.batch.x, self.organisation.shortlist is not None
+        score = scorer(self.pool, len(self.experts), x, one_group=True, some=some)
+        routes = self.organisation.route(score, sketcher(self.pool, x, one_group=True), 1, rows_per_group=len(x))
         self.evaluations["gate"] += int(routes.queried[0])
         return routes, score
 
@@ -361,19 +370,20 @@ class Learner:
         self.experts.append(expert)
         return expert
 
-    def _build_organisation(self) -> Organisation:
-        config, replays = self.config, ScoredReplays(self.pool, self.experts, self.evaluations)
-        if config.organisation == "tree":
-            rng = self.keys.rng("tree")
-            return SettlingOrganisation(replays, self.emit, config.upkeep_looks, config.replay_capacity, rng)
-        flat = config.organisation == "flat"
-        return WindowedOrganisation(
-            replays,
+    @property
+    def _batches_trained(self) -> int:
+        return sum(expert.batches_trained for expert in self.experts)
+
+    def _build_organisation(self, shortlist: Shortlist | None) -> Organisation:
+        config, flat = self.config, self.config.organisation != "lca"
+        return Organisation(
+            self.replays,
             self.emit,
             config.promotion_window,
             config.promotion_rate,
             path_coverage=None if flat else config.path_coverage,
             by_replay=flat and config.promote_by_replay,
+            shortlist=shortlist,
         )
 
 

@@ -16,14 +16,13 @@ from hge.build import build_pool, build_scenario, check
 from hge.config import RunConfig
 from hge.data.scenarios import Scenario
 from hge.expert import Expert, Remembered, Replay
-from hge.gate import FloatArray, Routes, Tree
+from hge.gate import FloatArray, IntArray, Routes
 from hge.keys import Keys
-from hge.pivots import build_tree
 from hge.pool import ExpertPool
 from hge.record import RunRecorder, commit
 from hge.replays import ScoredReplays
 from hge.run import protocol
-from hge.settling import Scoreboard
+from hge.shortlist import Shortlist
 from hge.switch import LossStats
 from hge.training import repeatable
 from hge.types import Batch
@@ -62,7 +61,7 @@ def organise(
     data: Path | None = None,
     orders: int = ORDERS,
 ) -> dict[str, Any]:
-    """Train separately, organise as GE, HGE, Upper and our tree, and return what stands in result.json."""
+    """Train separately, organise as GE, HGE, Upper and by shortlists, and return what stands in result.json."""
     check(config)
     code = commit()  # at once: the files may change while it runs
     keys = Keys(config.seed)
@@ -70,7 +69,9 @@ def organise(
     order = list(dict.fromkeys(visit.task for visit in scenario.visits))
     if len(order) < len(scenario.tasks):
         raise ValueError(f"visits: got {config.visits!r}, expected every task: each has its expert")
-    scores_only = replace(config, net="mlp", augment=False)  # no classifier is asked: the least of them will do
+    # No classifier is asked: the least of them will do. A sketch beside a costly score makes the shortlists.
+    learner = replace(config.learner, organisation="tree")
+    scores_only = replace(config, net="mlp", augment=False, learner=learner)
     pool = build_pool(scores_only, scenario, keys)
     experts = SeparateExperts(scenario, pool, keys, config.learner.replay_capacity)
     with repeatable(config.deterministic), RunRecorder(folder, config) as recorder:
@@ -92,7 +93,8 @@ def organise(
             "upper": upper.tree,
         }
         routes = {name: select(tree, test.scores) for name, tree in trees.items()}
-        trees["tree"], routes["tree"] = _settling_tree(experts, test, keys)
+        if pool.scores_are_costly:
+            trees["shortlist"], routes["shortlist"] = trees["ge"], _shortlisted(experts, scenario, config, test.scores)
         result = {
             "organisation": {name: _row(figures(r, test.owner)) for name, r in routes.items()},
             "upper_statistics": statistics(upper.all_figures),
@@ -139,35 +141,18 @@ def _scores(
     return score(training), score(replay), score(test)
 
 
-def _settling_tree(experts: SeparateExperts, test: OwnedBatches, keys: Keys) -> tuple[Tree, Routes]:
-    """Build our tree over the same experts, and route the test batches through it."""
-    count, places = len(experts.experts), experts.experts[0].replay.capacity
-    board = Scoreboard(ScoredReplays(experts.pool, experts.experts), places)
-    for _ in range(count):
-        board.grow()
-    for owner in range(count):
-        for place in range(places):
-            for expert in (owner, *(e for e in range(count) if e != owner)):
-                board.look(expert, owner, place)
-    tree = build_tree(range(count), board.batch, keys.rng("tree"))
-    return tree, _search_by_size(tree, board, test)
-
-
-def _search_by_size(tree: Tree, board: Scoreboard, batches: OwnedBatches) -> Routes:
-    """Route batches of several sizes, each with the thresholds for its size."""
-    expert, node = (np.zeros(len(batches.owner), np.int64) for _ in range(2))
-    scores = np.full(batches.scores.shape, np.inf)
-    for size in np.unique(batches.rows):
-        columns = np.flatnonzero(batches.rows == size)
-        settle = board.margins(tree).settle(int(size))
-        own = batches.scores[:, columns]
-        routes = tree.search(
-            lambda ids, groups, own=own: own[np.ix_(np.array(ids), groups)],  # type: ignore[misc]
-            len(columns),
-            settle,
-        )
-        expert[columns], node[columns], scores[:, columns] = routes.expert, routes.node, routes.scores
-    return Routes(expert, node, scores)
+def _shortlisted(experts: SeparateExperts, scenario: Scenario, config: RunConfig, scores: FloatArray) -> Routes:
+    """Route the test batches by the scores of those on their shortlists."""
+    count, replays = len(experts.experts), ScoredReplays(experts.pool, experts.experts)
+    shortlist = Shortlist(replays, lambda event: None)
+    shortlist.fit(0, count, 0)
+    asked = []
+    for batch in (batch for task in scenario.tasks for batch in task.test.batches(config.test_batch_size)):
+        sketches = experts.pool.sketches(range(count), batch.x.to(experts.pool.device), together=True)
+        asked.append(shortlist.choose(sketches[:, None], len(batch)))
+    known = np.where(np.concatenate(asked, axis=1), scores, np.inf)
+    best: IntArray = known.argmin(axis=0)
+    return Routes(best, best + 1, known)
 
 
 def _row(row: TreeFigures) -> dict[str, float]:

@@ -53,11 +53,11 @@ class Trainer:
         self.precision = model.precision
         self.net = NETS[model.net](model.shape, model.outputs).to(device)
         self.autoencoder: nn.Module | None = None
-        self.moments: Moments | None = None
+        self.sketch: Sketch | None = None
         if model.score == "autoencoder":
             self.autoencoder = cast(nn.Module, AUTOENCODERS[model.autoencoder](model.shape)).to(device)
         else:
-            self.moments = Moments(prod(model.shape), device)
+            self.sketch = Sketch(prod(model.shape), device)
         trained = nn.ModuleList([self.net] if self.autoencoder is None else [self.net, self.autoencoder])
         convolves = any(isinstance(module, nn.Conv2d) for module in trained.modules())
         self.layout = torch.channels_last if convolves else torch.contiguous_format
@@ -80,8 +80,8 @@ class Trainer:
         if self.autoencoder is not None:
             nn.utils.clip_grad_norm_(self.autoencoder.parameters(), CLIP_NORM)
         self.optimiser.step()
-        if self.moments is not None:
-            self.moments.add(x)
+        if self.sketch is not None:
+            self.sketch.add(x)
         return loss.detach()
 
 
@@ -111,42 +111,32 @@ class Graphed:
         return self.loss
 
 
-class Moments:
-    """Count, sum and second moments of the inputs, about the middle of their range: all that a PCA needs.
+class Sketch:
+    """Sums of products in a few directions of the inputs, and of their energies: all that a Gaussian there needs.
 
-    >>> moments = Moments(2, torch.device("cpu"))
-    >>> moments.add(torch.tensor([[0.0, 0.0], [1.0, 1.0]]))
-    >>> moments.mean, moments.covariance
-    (tensor([0.5000, 0.5000]), tensor([[0.2500, 0.2500],
-            [0.2500, 0.2500]]))
+    >>> sketch = Sketch(4, torch.device("cpu"), directions=2)
+    >>> sketch.add(torch.rand(8, 4))
+    >>> sketch.moments.shape, float(sketch.moments[0, 0])  # the first coordinate is 1, so that it counts the rows
+    (torch.Size([5, 5]), 8.0)
     """
 
     CENTRE = 0.5
-    """Near the mean of any images, so that the products lose no digits."""
+    """Near the mean of any images."""
 
-    def __init__(self, inputs: int, device: torch.device) -> None:
-        self.rows = torch.zeros((), device=device)
-        self.total = torch.zeros(inputs, device=device)
-        self.second = torch.zeros(inputs, inputs, device=device)
+    def __init__(self, inputs: int, device: torch.device, directions: int = 64) -> None:
+        self.directions = torch.linalg.qr(torch.randn(inputs, directions, device=device))[0]
+        self.moments = torch.zeros(3 + directions, 3 + directions, dtype=torch.float64, device=device)
 
     @torch.no_grad()
     def add(self, x: Tensor) -> None:
         """Take in a batch."""
         centred = x.flatten(1) - self.CENTRE
-        self.second.addmm_(centred.T, centred)
-        self.total.add_(centred.sum(0))
-        self.rows.add_(len(x))
-
-    @property
-    def mean(self) -> Tensor:
-        """Mean of all rows so far."""
-        return self.total / self.rows + self.CENTRE
-
-    @property
-    def covariance(self) -> Tensor:
-        """Covariance of all rows so far."""
-        mean = self.total / self.rows
-        return self.second / self.rows - mean.outer(mean)
+        coordinates = centred @ self.directions
+        energy = centred.square().sum(1, keepdim=True)
+        outside = energy - coordinates.square().sum(1, keepdim=True)
+        told = torch.cat([energy, outside, coordinates], dim=1).asinh_()
+        rows = nn.functional.pad(told.double(), (1, 0), value=1.0)
+        self.moments.addmm_(rows.T, rows)
 
 
 def reconstruction_loss(autoencoder: Autoencoder, x: Tensor) -> Tensor:

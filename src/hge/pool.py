@@ -21,7 +21,7 @@ from hge.gate import FloatArray, IntArray, ScoreExperts
 from hge.joint import Evidence
 from hge.keys import Keys
 from hge.nets import AutoencoderFactory, NetFactory, Shape
-from hge.scores import UNSUITABLE, Pupil, Score, Space, build_score
+from hge.scores import UNSUITABLE, Cost, Pupil, Score, Space, build_score
 from hge.switch import LossStats
 from hge.training import (
     arithmetic,
@@ -31,11 +31,22 @@ from hge.training import (
     gradients,
     has_batch_norm,
     mode_of,
+    multiply_adds,
     state_of,
 )
 from hge.types import Batch, as_float
 
 COUNTS = ("rows", "rows_at_refresh")
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Multiply-adds per row of what a pool can be asked for."""
+
+    network: float
+    """One pass of one expert's network: an "expert-equivalent"."""
+    score: Cost
+    sketch: Cost
 
 
 class ExpertPool(Protocol):
@@ -53,8 +64,15 @@ class ExpertPool(Protocol):
     def asks_all_at_once(self) -> bool:
         """The scores of all experts come sooner than those of some, and then those of another."""
 
+    @property
+    def scores_are_costly(self) -> bool:
+        """They are a network's; the sketches are not."""
+
     def create(self, expert: int) -> None:
         """Add an untrained expert under the next free id."""
+
+    def settle(self) -> None:
+        """Do now whatever the first expert's score has put off until there are more rows."""
 
     def loss(self, expert: int, batch: Batch, step: int) -> float:
         """Return the loss that a training step would report, and change nothing."""
@@ -91,6 +109,9 @@ class ExpertPool(Protocol):
     def batch_scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
         """Return the scores [experts] of a batch as a whole: the mean over its rows, with batch statistics."""
 
+    def sketches(self, experts: Sequence[int], x: Tensor, *, together: bool) -> FloatArray:
+        """Return cheap scores [experts, rows], or [experts] of all rows together, that tell the best few."""
+
     def logits(self, expert: int, x: Tensor) -> Tensor:
         """Return the expert's answers [rows, outputs]; finite, too."""
 
@@ -108,6 +129,9 @@ class ExpertPool(Protocol):
 
     def load_shared_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Share what `shared_state` returned; raise a ValueError if it does not fit."""
+
+    def costs(self) -> Costs:
+        """Count multiply-adds."""
 
     def memory(self) -> dict[str, int]:
         """Return `bytes_per_expert`, and the bytes of all experts as `device_bytes` and `host_bytes`."""
@@ -129,6 +153,8 @@ class PoolSpec:
     idle_on_host: bool = False
     augment: bool = False
     """Train on flipped and cropped images; scores and replay see them as they came."""
+    shortlisted: bool = False
+    """Keep a sketch beside a score that has a network."""
 
     def __post_init__(self) -> None:
         if self.augment and len(self.shape) != 3:
@@ -142,7 +168,15 @@ class PoolSpec:
         """Return an untrained expert's network and score, their weights drawn by (seed, expert)."""
         with keys.seeded("weights", expert, device=device):
             net = self.net(self.shape, self.outputs).to(device, torch.float32).eval()
-            score = build_score(self.score, self.optimiser, self.autoencoder, self.shape, self.outputs, space)
+            score = build_score(
+                self.score,
+                self.optimiser,
+                self.autoencoder,
+                self.shape,
+                self.outputs,
+                space,
+                shortlisted=self.shortlisted,
+            )
             score.to(device).eval()
         for module in (*net.modules(), *score.modules()):
             if isinstance(module, _BatchNorm) and module.momentum is not None:
@@ -180,16 +214,25 @@ class EagerPool:
         """It asks one after the other."""
         return False
 
+    @property
+    def scores_are_costly(self) -> bool:
+        """There is a network."""
+        return self.members[0].score.network is not None
+
     def create(self, expert: int) -> None:
         """Add an untrained expert, its weights drawn by (seed, expert)."""
         assert expert == len(self.members), "experts are numbered in order of creation"
-        for member in self.members[:1]:
-            member.score.open()
+        self.settle()
         net, score = self.spec.build(self.keys, expert, self.device, self.space)
         if any(net is member.net for member in self.members):
             raise ValueError("net: got the same module from the factory twice, expected a new one for each expert")
         optimiser = build_optimiser(self.spec.optimiser, net.parameters())
         self.members.append(_Member(net, optimiser, Pupil(score), self.spec.average_of(net)))
+
+    def settle(self) -> None:
+        """Fix the sketches' space."""
+        for member in self.members[:1]:
+            member.score.open()
 
     @torch.no_grad()
     def loss(self, expert: int, batch: Batch, step: int) -> float:
@@ -259,6 +302,15 @@ class EagerPool:
         """Ask each expert in turn."""
         return self._ask(experts, lambda score: score.score_together(as_float(x)))
 
+    def sketches(self, experts: Sequence[int], x: Tensor, *, together: bool) -> FloatArray:
+        """Ask each expert in turn."""
+
+        def sketch(score: Score) -> Tensor:
+            own = {name: tensor[None] for name, tensor in score.gate_tensors().items()}
+            return score.sketches(own, score.read(as_float(x)), together=together)[0]
+
+        return self._ask(experts, sketch)
+
     @torch.no_grad()
     def _ask(self, experts: Sequence[int], ask: Callable[[Score], Tensor]) -> FloatArray:
         with self._arithmetic(), self._autocast():
@@ -304,6 +356,13 @@ class EagerPool:
         """Copy it in."""
         self.space.load_state(tensors)
 
+    def costs(self) -> Costs:
+        """Count multiply-adds."""
+        gates = [member.score.gate_tensors() for member in self.members]
+        stacked = {name: torch.stack([own[name].detach() for own in gates]) for name in gates[0]}
+        first, row = self.members[0], torch.zeros(1, *self.spec.shape, device=self.device)
+        return Costs(multiply_adds(first.net, row), first.score.cost(stacked), first.score.sketch_cost(stacked))
+
     def memory(self) -> dict[str, int]:
         """Count weights, statistics and optimisers' states."""
         per_expert = [member.bytes for member in self.members]
@@ -338,8 +397,11 @@ def evidence_of(parts: Tensor, logits: Tensor, features: Tensor) -> Evidence:
     return Evidence(*(np.asarray(array.double().cpu()) for array in arrays))
 
 
-def scorer(pool: ExpertPool, experts: int, x: Tensor, *, one_group: bool) -> ScoreExperts:
-    """Return whom a gate asks for scores of rows, or of one group of them: the pool, or what it said of all at once."""
+def scorer(pool: ExpertPool, experts: int, x: Tensor, *, one_group: bool, some: bool = False) -> ScoreExperts:
+    """Return whom a gate asks for scores of rows, or of one group of them: the pool, or what it said of all at once.
+
+    With `some` it is known that only some will be asked.
+    """
 
     def from_pool(ids: Sequence[int] | IntArray, groups: IntArray) -> FloatArray:
         ids = ids.tolist() if isinstance(ids, np.ndarray) else ids
@@ -347,10 +409,21 @@ def scorer(pool: ExpertPool, experts: int, x: Tensor, *, one_group: bool) -> Sco
             return pool.batch_scores(ids, x)[:, None]
         return pool.scores(ids, x[torch.from_numpy(groups)])
 
-    if not pool.asks_all_at_once:
+    if some or not pool.asks_all_at_once:
         return from_pool
     known = from_pool(range(experts), np.arange(len(x)))
     return lambda ids, groups: known[np.ix_(np.asarray(ids), groups)]
+
+
+def sketcher(pool: ExpertPool, x: Tensor, *, one_group: bool) -> ScoreExperts:
+    """Return whom a gate asks for sketches of rows, or of one group of them."""
+
+    def sketch(ids: Sequence[int] | IntArray, groups: IntArray) -> FloatArray:
+        ids = ids.tolist() if isinstance(ids, np.ndarray) else ids
+        found = pool.sketches(ids, x, together=one_group)
+        return found[:, None] if one_group else found[:, groups]
+
+    return sketch
 
 
 def resolve_device(name: str) -> str:

@@ -1,6 +1,6 @@
 """From newcomer to promoted expert: when, and where in the tree. The paper's two policies. Numbers only.
 
-GE is HGE with a flat policy. `settling.py` has the policy that goes past the paper.
+GE is HGE with a flat policy.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Protocol
 import numpy as np
 
 from hge.events import Emit, ExpertPromoted
-from hge.gate import ROOT, FloatArray, Routes, ScoreExperts, Tree
+from hge.gate import ROOT, Routes, ScoreExperts, Tree
+from hge.shortlist import Shortlist
 
 Path = tuple[int, ...]
-MANY = 1_000_000
 
 
 class Replays(Protocol):
@@ -25,45 +25,8 @@ class Replays(Protocol):
     def size(self, owner: int) -> int:
         """Return the number of batches in the owner's replay."""
 
-    def arrived(self, owner: int, place: int) -> int:
-        """Return the step at which a batch of the replay had arrived: another number, another batch."""
-
-    def trained(self, expert: int) -> int:
-        """Return the number of batches on which the expert was trained."""
-
-    @property
-    def batch_is_mean_of_rows(self) -> bool:
-        """The score of a batch is the mean of its rows' scores, so that it need not be computed by itself."""
-
     def batch_score(self, expert: int, owner: int, place: int) -> float:
         """Return the expert's score of a batch in the owner's replay, as of one group."""
-
-    def row_scores(self, expert: int, owner: int, place: int) -> FloatArray:
-        """Return the expert's scores of the rows of a batch in the owner's replay."""
-
-
-class Organisation(Protocol):
-    """How promoted experts are organised, and when a newcomer becomes one of them."""
-
-    tree: Tree
-
-    def route(self, score: ScoreExperts, groups: int, *, rows_per_group: int) -> Routes:
-        """Choose an expert for each group: single rows, or batches of so many."""
-
-    def created(self, step: int, expert: int) -> None:
-        """An expert was created; it is on probation."""
-
-    def accepted(self, step: int, newcomer: int, lower: bool, path: Path) -> bool:
-        """A newcomer took a batch; was its score lower than that of the gate's choice, found on `path`?
-
-        Return whether it is promoted now.
-        """
-
-    def upkeep(self, step: int, used: int) -> list[int]:
-        """Do a bounded amount of work after a batch on which an expert was trained; return who is promoted now."""
-
-    def quiet(self, used: int) -> int:
-        """Return for how many batches on which this expert is trained `upkeep` would do nothing."""
 
 
 @dataclass
@@ -107,8 +70,8 @@ class Probation:
 
 
 @dataclass
-class WindowedOrganisation:
-    """The paper's: promotion by the window, flat (GE) or by Algorithm 3 (HGE); Algorithm 2 to choose an expert."""
+class Organisation:
+    """Promotion by the window, flat (GE) or by Algorithm 3 (HGE); Algorithm 2 to choose an expert."""
 
     replays: Replays
     emit: Emit
@@ -118,15 +81,27 @@ class WindowedOrganisation:
     """None: flat."""
     by_replay: bool = False
     """Promote as soon as what the experts remember says that it pays, however short the window."""
+    shortlist: Shortlist | None = None
+    """Whom to ask, if not everybody."""
     tree: Tree = field(default_factory=Tree)
     probations: dict[int, Probation] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.tree.add(0)
 
-    def route(self, score: ScoreExperts, groups: int, *, rows_per_group: int) -> Routes:
-        """HGE_forward, whatever the groups."""
-        return self.tree.select(score, groups)
+    def route(self, score: ScoreExperts, sketch: ScoreExperts, groups: int, *, rows_per_group: int) -> Routes:
+        """HGE_forward, whatever the groups; or the best of those whose sketches are the best."""
+        if self.shortlist is None:
+            return self.tree.select(score, groups)
+        experts, everywhere = np.array(self.tree.experts), np.arange(groups)
+        chosen = self.shortlist.choose(sketch(experts, everywhere), rows_per_group)
+        scores = np.full((1 + int(experts.max()), groups), np.inf)
+        for expert, asked in zip(experts, chosen, strict=True):
+            if asked.any():
+                scores[expert, asked] = score([int(expert)], everywhere[asked])[0]
+        best = scores.argmin(axis=0)
+        place = {node.expert: number for number, node in enumerate(self.tree.nodes)}
+        return Routes(best, np.array([place[int(expert)] for expert in best]), scores)
 
     def created(self, step: int, expert: int) -> None:
         """Begin a probation."""
@@ -145,14 +120,6 @@ class WindowedOrganisation:
             node = promote_lca(self.tree, newcomer, probation.paths, self.path_coverage, self._steals)
         self.emit(ExpertPromoted(step, newcomer, probation.rate, self.tree.nodes[node].parent))
         return True
-
-    def upkeep(self, step: int, used: int) -> list[int]:
-        """Nothing: the paper leaves the tree as it was built."""
-        return []
-
-    def quiet(self, used: int) -> int:
-        """Return as many as anybody may ask for."""
-        return MANY
 
     def _pays(self, newcomer: int) -> bool:
         """Would most of its replay be sent to it, and less of the others' than it gains? Asked ever more rarely."""

@@ -157,15 +157,10 @@ def _sentence(event: dict[str, Any], before: list[dict[str, Any]]) -> str | None
                 f"Expert {e} was rolled back to its last good weights, {event['batches']} batches ago: its loss or its "
                 "weights were no longer numbers."
             )
-        case "expert_unmasked":
+        case "shortlist_set":
             return (
-                f"Expert {e} had changed and would have claimed what expert {event['masked']} remembers "
-                f"({event['batches']} batches, by its {event['threshold']} threshold): the threshold was lowered."
-            )
-        case "tree_rebuilt":
-            return (
-                f"The tree was built anew for {event['experts']} experts: {event['questions_after']:.2f} questions per "
-                f"remembered batch instead of {event['questions_before']:.2f}."
+                f"Of {event['experts']} experts the {event['batch']} with the best sketches are asked about a batch, "
+                f"{event['row']} about a single row: so many keep what is remembered with its own."
             )
         case "expert_changed" if _known(e, before):
             return f"The stream went back to expert {e}, which had learned this task before. No expert was created."

@@ -52,9 +52,7 @@ class Residence:
     def add(self, expert: int) -> bool:
         """Add an untrained expert, its weights drawn by (seed, expert); say whether the gates' memory has moved."""
         assert expert == len(self.idle), "experts are numbered in order of creation"
-        if self.idle and not self.space.fixed:
-            self.score.open()
-            self.stale = True
+        self.settle()
         net, optimiser, score = self._build(expert)
         if self.idle and net is self.net:
             raise ValueError("net: got the same module from the factory twice, expected a new one for each expert")
@@ -73,10 +71,17 @@ class Residence:
         self.versions.append(0)
         return moved
 
+    def settle(self) -> None:
+        """Fix the space of the sketches, if it is not and there are rows: those of the expert in the slot."""
+        if self.idle and not self.space.fixed:
+            self.score.open()
+            self.stale = True
+
     def activate(self, expert: int) -> None:
         """Bring an expert into the slot, and the one that was there back to its own memory."""
         if expert == self.active:
             return
+        self.settle()
         self.show_gate()
         self.idle[self.active].copy_(self.slot, non_blocking=True)
         self.slot.copy_(self.idle[expert], non_blocking=True)
@@ -134,6 +139,11 @@ class Residence:
         """Return the same of rows that the score has read."""
         with self._scoring():
             return finite(self.score.together(self.gates.of(experts), seen))
+
+    def sketches(self, experts: Sequence[int], x: Tensor, *, together: bool) -> Tensor:
+        """Return cheap scores [experts, rows], or [experts] of all rows together."""
+        with self._scoring():
+            return finite(self.score.sketches(self.gates.of(experts), self.read(x), together=together))
 
     def read(self, x: Tensor) -> Tensor:
         """Return rows as the scores look at them."""

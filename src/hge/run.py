@@ -12,11 +12,14 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from hge.answer import Answerer
+import torch
+
+from hge.answer import Answerer, Routing
 from hge.baselines.separate import Separate
 from hge.build import AnyLearner, build_answers, build_learner, build_scenario, check, check_resumable
 from hge.checkpoint import Checkpoints, forget_checkpoints, has_checkpoint, read_checkpoint
 from hge.config import RunConfig
+from hge.cost import ROWS, costs
 from hge.data.scenarios import Scenario
 from hge.evaluate import Ledger, evaluate
 from hge.events import Event
@@ -277,11 +280,15 @@ def _build_tracker(config: RunConfig, scenario: Scenario) -> Tracker:
 def _figures(config: RunConfig, scenario: Scenario, learner: AnyLearner, ledger: Ledger) -> dict[str, Any]:
     switches, owners = ledger.switches(), ledger.owners(len(scenario.tasks))
     answerer = build_answers(learner, len(scenario.tasks))
+    routings: tuple[Routing, ...] = ("sample", "batch")
     figures = {
         routing: evaluate(answerer, scenario.tasks, owners, scenario.classes, routing, config.test_batch_size)
-        for routing in ("sample", "batch")
+        for routing in routings
     }
+    first = answerer[0] if isinstance(answerer, list) else answerer
+    x = scenario.tasks[0].test.batch(torch.arange(min(len(scenario.tasks[0].test), ROWS))).x
     return {
+        "cost": costs(first, learner.pool.costs(), figures, x, scenario.classes, config.test_batch_size),
         **{f"accuracy_{r}": round(f.accuracy, 3) for r, f in figures.items()},
         **{f"gate_accuracy_{r}": round(f.gate_accuracy, 3) for r, f in figures.items()},
         "experts": len(learner.experts),

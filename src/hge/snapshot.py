@@ -17,12 +17,13 @@ from hge.gate import Tree
 from hge.guard import Guard, Kept
 from hge.joint import Joint, Reader
 from hge.learner import Learner
-from hge.promotion import Organisation, Probation, WindowedOrganisation
-from hge.settling import Margin, Margins, Reach, SettlingOrganisation
+from hge.pool import ExpertPool
+from hge.promotion import Probation
 from hge.switch import LossStats, RecentEntry
 from hge.training import check_state
 from hge.types import Batch
 
+SHORTLIST = ("batch", "row", "batch_rows", "experts_at_fit", "trained_at_fit")
 ARRAYS = ("mean", "scale", "weights", "bias")
 READER = ("classes", "parts", "centre", "spread", "feature_mean", "feature_basis")
 
@@ -62,10 +63,10 @@ def take(learner: Learner) -> Snapshot:
             "entries": [[entry.step, entry.expert, entry.refused_by] for entry in learner.recent],
         },
         "guard": _guard(learner.guard, tensors),
-        "organisation": _organisation(learner.organisation, tensors),
+        "organisation": _organisation(learner),
         "calibration": _calibration(learner, tensors),
     }
-    tensors |= {f"shared.{name}": tensor for name, tensor in learner.pool.shared_state().items()}
+    tensors |= shared_tensors(learner.pool)
     for place, entry in enumerate(learner.recent):
         put_batch(tensors, f"recent.{place}", entry.batch)
     experts = []
@@ -95,8 +96,7 @@ def reading(name: str) -> Iterator[None]:
 
 def _restore(learner: Learner, snapshot: Snapshot) -> None:
     facts, device = snapshot.facts, learner.pool.device
-    shared = {n.removeprefix("shared."): t for n, t in snapshot.tensors.items() if n.startswith("shared.")}
-    learner.pool.load_shared_state(shared)
+    restore_shared(learner.pool, snapshot)
     while len(learner.experts) < len(facts["experts"]):
         learner._new_expert()
     for expert, own, fact in zip(learner.experts, snapshot.experts, facts["experts"], strict=True):
@@ -114,8 +114,19 @@ def _restore(learner: Learner, snapshot: Snapshot) -> None:
     for place, (step, *fate) in enumerate(facts["recent"]["entries"]):
         learner.recent.append(RecentEntry(step, get_batch(snapshot.tensors, f"recent.{place}", device), *fate))
     _restore_guard(learner, facts["guard"], snapshot.tensors)
-    _restore_organisation(learner.organisation, facts["organisation"], snapshot.tensors)
+    _restore_organisation(learner, facts["organisation"])
     _restore_calibration(learner, facts["calibration"], snapshot.tensors)
+
+
+def shared_tensors(pool: ExpertPool) -> dict[str, Tensor]:
+    """Return what a pool's experts share, by name."""
+    return {f"shared.{name}": tensor for name, tensor in pool.shared_state().items()}
+
+
+def restore_shared(pool: ExpertPool, snapshot: Snapshot) -> None:
+    """Let a pool's experts share what they shared."""
+    shared = {n.removeprefix("shared."): t for n, t in snapshot.tensors.items() if n.startswith("shared.")}
+    pool.load_shared_state(shared)
 
 
 def put_batch(tensors: dict[str, Tensor], name: str, batch: Batch) -> None:
@@ -145,65 +156,27 @@ def _restore_guard(learner: Learner, facts: dict[str, Any] | None, tensors: Mapp
     learner.guard.kept = Kept(kept, LossStats(**facts["losses"]), facts["trained"])
 
 
-def _organisation(organisation: Organisation, tensors: dict[str, Tensor]) -> dict[str, Any]:
-    facts: dict[str, Any] = {"tree": organisation.tree.as_json()}
-    if isinstance(organisation, WindowedOrganisation):
-        facts["probations"] = {
+def _organisation(learner: Learner) -> dict[str, Any]:
+    organisation, shortlist = learner.organisation, learner.shortlist
+    return {
+        "tree": organisation.tree.as_json(),
+        "probations": {
             str(expert): {"lower": list(p.lower), "paths": [[list(path), count] for path, count in p.paths.items()]}
             for expert, p in organisation.probations.items()
-        }
-        return facts
-    assert isinstance(organisation, SettlingOrganisation)
-    board, margins = organisation.board, organisation.margins
-    tensors |= {"board.batch": torch.from_numpy(board.batch.copy()), "board.low": torch.from_numpy(board.low.copy())}
-    for (owner, place), (_, rows) in board.own_rows.items():
-        tensors[f"board.rows.{owner}.{place}"] = torch.from_numpy(rows.copy())
-    return facts | {
-        "batch_rows": board.batch_rows,
-        "own_rows": [[owner, place, arrived] for (owner, place), (arrived, _) in board.own_rows.items()],
-        "newcomers": list(organisation.newcomers),
-        "waiting": list(organisation.waiting),
-        "sweep": [list(look) for look in organisation.sweep],
-        "swept": organisation.swept,
-        "trained_at_sweep": [list(item) for item in organisation.trained_at_sweep.items()],
-        "experts_at_build": organisation.experts_at_build,
-        "last_used": organisation.last_used,
-        "rng": organisation.rng.bit_generator.state,
-        "alone": [[expert, asdict(margin)] for expert, margin in margins.alone.items()],
-        "against": [[list(pair), asdict(margin)] for pair, margin in margins.against.items()],
-        "reaches": [[list(pair), asdict(reach)] for pair, reach in margins.reaches.items()],
+        },
+        "shortlist": None if shortlist is None else {name: getattr(shortlist, name) for name in SHORTLIST},
     }
 
 
-def _restore_organisation(organisation: Organisation, facts: dict[str, Any], tensors: Mapping[str, Tensor]) -> None:
+def _restore_organisation(learner: Learner, facts: dict[str, Any]) -> None:
+    organisation = learner.organisation
     organisation.tree = Tree.from_json(facts["tree"])
-    if isinstance(organisation, WindowedOrganisation):
-        for expert, fact in facts["probations"].items():
-            paths = Counter({tuple(path): count for path, count in fact["paths"]})
-            organisation.probations[int(expert)] = Probation(organisation.window, deque(fact["lower"]), paths)
-        return
-    assert isinstance(organisation, SettlingOrganisation)
-    board = organisation.board
-    board.batch, board.low = tensors["board.batch"].numpy().copy(), tensors["board.low"].numpy().copy()
-    board.batch_rows = facts["batch_rows"]
-    board.own_rows = {
-        (owner, place): (arrived, tensors[f"board.rows.{owner}.{place}"].numpy().copy())
-        for owner, place, arrived in facts["own_rows"]
-    }
-    organisation.newcomers, organisation.waiting = list(facts["newcomers"]), deque(facts["waiting"])
-    organisation.sweep = deque((e, o, p) for e, o, p in facts["sweep"])
-    organisation.swept, organisation.trained_at_sweep = facts["swept"], dict(facts["trained_at_sweep"])
-    organisation.experts_at_build, organisation.last_used = facts["experts_at_build"], facts["last_used"]
-    organisation.rng.bit_generator.state = facts["rng"]
-    organisation.margins = Margins(
-        {expert: _margin(fact) for expert, fact in facts["alone"]},
-        {(a, b): _margin(fact) for (a, b), fact in facts["against"]},
-        {(a, b): Reach(f["batch_rows"], tuple(map(tuple, f["owners"]))) for (a, b), f in facts["reaches"]},
-    )
-
-
-def _margin(fact: dict[str, Any]) -> Margin:
-    return Margin(**fact | {"others": tuple(map(tuple, fact["others"]))})
+    for expert, fact in facts["probations"].items():
+        paths = Counter({tuple(path): count for path, count in fact["paths"]})
+        organisation.probations[int(expert)] = Probation(organisation.window, deque(fact["lower"]), paths)
+    if learner.shortlist is not None:
+        for name in SHORTLIST:
+            setattr(learner.shortlist, name, facts["shortlist"][name])
 
 
 def _calibration(learner: Learner, tensors: dict[str, Tensor]) -> dict[str, Any] | None:

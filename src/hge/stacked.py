@@ -25,15 +25,15 @@ from hge.gate import FloatArray
 from hge.graphs import Graphs, Mailbox
 from hge.joint import Evidence
 from hge.keys import Keys
-from hge.pool import COUNTS, PoolSpec, copied, count_tensors, evidence_of
+from hge.pool import COUNTS, Costs, PoolSpec, copied, count_tensors, evidence_of
 from hge.residence import Residence
 from hge.steps import TOGETHER, Rule, Steps
 from hge.switch import LossStats
-from hge.training import check_state, has_batch_norm, mode_of
+from hge.training import check_state, has_batch_norm, mode_of, multiply_adds
 from hge.types import Batch
 
-MOST_MODELS, MOST_NETWORKS = 1024, 32
-"""Experts up to which a GPU had better be asked for the scores of all: by closed forms, and by networks."""
+MOST_NETWORKS = 32
+"""Experts up to which a GPU had better be asked for the scores of all, if those are networks'."""
 NOBODY = (-1, None, nan)
 """No expert refused a batch for its loss."""
 LONG_WAIT = 3e-4
@@ -78,9 +78,15 @@ class StackedPool:
 
     @property
     def asks_all_at_once(self) -> bool:
-        """On a GPU all scores are one CUDA graph, and starting the kernels of some takes longer; up to a number."""
-        most = MOST_MODELS if self.home.score.network is None else MOST_NETWORKS
-        return self.overlaps and self.home.gates.count <= most
+        """Sketches are one product; on a GPU networks are one CUDA graph, up to a number that pays."""
+        if self.home.score.network is None:
+            return True
+        return self.overlaps and self.home.gates.count <= MOST_NETWORKS
+
+    @property
+    def scores_are_costly(self) -> bool:
+        """There is a network."""
+        return self.home.score.network is not None
 
     def create(self, expert: int) -> None:
         """Add an untrained expert, its weights drawn by (seed, expert)."""
@@ -90,6 +96,10 @@ class StackedPool:
         self.rows_at_refresh.append(0)
         if expert == 0:
             self.draws = self._draws_random_numbers()
+
+    def settle(self) -> None:
+        """Fix the sketches' space."""
+        self.home.settle()
 
     def loss(self, expert: int, batch: Batch, step: int) -> float:
         """Return the training loss under batch statistics; running statistics stay as they are."""
@@ -163,6 +173,10 @@ class StackedPool:
         """Ask all of them at once."""
         return self._ask("batch scores", self.home.batch_scores, experts, x)
 
+    def sketches(self, experts: Sequence[int], x: Tensor, *, together: bool) -> FloatArray:
+        """Ask all of them at once."""
+        return self._ask(f"sketches {together}", partial(self.home.sketches, together=together), experts, x)
+
     @torch.no_grad()
     def _ask(
         self, kind: str, ask: Callable[[Sequence[int], Tensor], Tensor], experts: Sequence[int], x: Tensor
@@ -218,6 +232,13 @@ class StackedPool:
     def load_shared_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Copy it in."""
         self.home.space.load_state(tensors)
+
+    def costs(self) -> Costs:
+        """Count multiply-adds."""
+        self.home.show_gate()
+        gates = self.home.gates.of(range(self.home.gates.count))
+        network = multiply_adds(self.home.visitor, torch.zeros(1, *self.spec.shape, device=self.device))
+        return Costs(network, self.home.score.cost(gates), self.home.score.sketch_cost(gates))
 
     def memory(self) -> dict[str, int]:
         """Count the experts' memory, the slot and the visitor."""

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.flop_counter import FlopCounterMode
 
 from hge.config import OptimiserConfig, Precision
 
@@ -66,6 +67,14 @@ def check_state(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -
 def gradients(net: nn.Module) -> list[Tensor]:
     """Return the gradients that there are."""
     return [p.grad for p in net.parameters() if p.grad is not None]
+
+
+@torch.no_grad()
+def multiply_adds(net: nn.Module, row: Tensor) -> float:
+    """Count the multiply-adds of products and convolutions in one pass of a network for one row."""
+    with mode_of(net, training=False, rows=1), FlopCounterMode(display=False) as counter:
+        net(row)
+    return float(counter.get_total_flops()) / 2
 
 
 def has_batch_norm(net: nn.Module) -> bool:

@@ -17,7 +17,7 @@ from hge.events import Emit, ExpertChanged, ExpertCreated, UpdateSkipped
 from hge.gate import FloatArray, Routes, Tree
 from hge.learner import Step, pulling
 from hge.pool import ExpertPool
-from hge.snapshot import Snapshot
+from hge.snapshot import Snapshot, restore_shared, shared_tensors
 from hge.switch import LossStats
 from hge.types import Batch
 
@@ -106,13 +106,14 @@ class Separate:
             "expert_of": list(self.expert_of.items()),
             "experts": [{"batches": batches} for batches in self.batches],
         }
-        return Snapshot(facts, {}, [self.pool.state(expert) for expert in self.experts])
+        return Snapshot(facts, shared_tensors(self.pool), [self.pool.state(expert) for expert in self.experts])
 
     def restore(self, snapshot: Snapshot) -> None:
         """Become what the snapshot was taken of."""
         facts = snapshot.facts
         while len(self.experts) < len(facts["experts"]):
             self._new_expert()
+        restore_shared(self.pool, snapshot)
         for expert, state in zip(self.experts, snapshot.experts, strict=True):
             self.pool.load_state(expert, state)
         self.steps, self.active, self.expert_of = facts["steps"], facts["active"], dict(facts["expert_of"])
@@ -137,3 +138,7 @@ class ToldAnswers:
     def probabilities(self, x: Tensor, routes: Routes, outputs: int) -> FloatArray:
         """Return [rows, outputs]: the chosen expert's softmax."""
         return ask(self.learner.pool, x, routes, outputs)
+
+    def gate_multiply_adds(self, asked: float, rows: int) -> float:
+        """There is no gate."""
+        return 0.0

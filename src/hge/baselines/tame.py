@@ -40,7 +40,7 @@ from hge.gate import FloatArray, Routes, Tree
 from hge.keys import Keys
 from hge.learner import Step
 from hge.pool import ExpertPool
-from hge.snapshot import Snapshot, get_batch, put_batch
+from hge.snapshot import Snapshot, get_batch, put_batch, restore_shared, shared_tensors
 from hge.types import Batch
 
 
@@ -229,7 +229,7 @@ class Tame:
                 for e in self.experts
             ],
         }
-        return Snapshot(facts, {}, experts)
+        return Snapshot(facts, shared_tensors(self.pool), experts)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Become what the snapshot was taken of."""
@@ -239,6 +239,7 @@ class Tame:
         self.steps, self.active = facts["steps"], self.experts[facts["active"]]
         self.batch_rows = facts["batch_rows"]
         self._share_buffer()
+        restore_shared(self.pool, snapshot)
         for expert, own, fact in zip(self.experts, snapshot.experts, facts["experts"], strict=True):
             self.pool.load_state(expert.id, {n: t for n, t in own.items() if not n.startswith("buffer.")})
             expert.losses.recent.extend(fact["recent"])
@@ -269,6 +270,11 @@ class TameAnswers:
     def probabilities(self, x: Tensor, routes: Routes, outputs: int) -> FloatArray:
         """Return [rows, outputs]: the chosen expert's softmax."""
         return ask(self.learner.pool, x, routes, outputs)
+
+    def gate_multiply_adds(self, asked: float, rows: int) -> float:
+        """Count a pass of the selector."""
+        assert self.learner.selector is not None
+        return self.learner.selector.costs().network
 
     def _log_probabilities(self, x: Tensor) -> FloatArray:
         """Return [experts, rows]."""

@@ -1,4 +1,4 @@
-"""The gate alone: what it takes to find the expert of a batch, flat and by a tree."""
+"""The gate alone: what it takes to find the expert of a batch, by all scores and by a shortlist."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from torch import Tensor
 
 from hge.answer import Answerer
-from hge.bench.measure import Plan, Spread, take_turns, time_calls
-from hge.bench.population import PLACES, LeftOut, Population, Subject
+from hge.bench.measure import Plan, Spread, time_calls
+from hge.bench.population import Population, Subject
 from hge.learner import Learner
 
 ASKED = 16
@@ -25,7 +25,7 @@ class GateRow:
     subject: Subject
     experts: int
     gate: str
-    """flat or tree."""
+    """flat or shortlist."""
     milliseconds: Spread
     queried: float
     """Experts whose score was computed, on average."""
@@ -52,8 +52,8 @@ class Gate:
         return float(np.mean([r.queried[0] for r in routes])), 100 * float(np.mean(right))
 
 
-def measure_gates(population: Population, plan: Plan) -> Iterator[GateRow | LeftOut]:
-    """Yield what the flat gate and the tree take.
+def measure_gates(population: Population, plan: Plan) -> Iterator[GateRow]:
+    """Yield what the gate takes; where a score is a network's, also with a shortlist.
 
     No gate asks the experts' networks, so that a population of small ones may stand for one of large ones.
     """
@@ -61,12 +61,8 @@ def measure_gates(population: Population, plan: Plan) -> Iterator[GateRow | Left
     owners = np.unique(np.linspace(0, population.size - 1, ASKED).astype(int)).tolist()
     batches = [next(population.task(owner, batches=1).batches(0, 1)).x for owner in owners]
     gates = {"flat": Gate(population.learner, batches)}
-    gates["flat"]()
-    setup = population.size * PLACES * take_turns(gates, 1, device)["flat"][0]
-    if setup > plan.setup_seconds:
-        yield LeftOut(subject, population.size, f"tree: would take {setup:.0f} s to set up")
-    elif population.size > 1:
-        gates["tree"] = Gate(population.as_tree(), batches)
+    if population.learner.pool.scores_are_costly and population.size > 1:
+        gates["shortlist"] = Gate(population.with_shortlist(), batches)
     for name, seconds in time_calls(gates, plan, device).items():
         queried, right = gates[name].verdict(owners)
         yield GateRow(subject, population.size, name, Spread.of(1e3 * s for s in seconds), queried, right)

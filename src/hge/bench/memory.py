@@ -38,12 +38,13 @@ def measure_memory(population: Population, plan: Plan) -> Iterator[MemoryRow]:
     for _ in learner.learn_all(batches):
         pass
     Answerer(learner).route(batches[0].x, "batch")
-    peak = torch.cuda.max_memory_allocated(subject.device) if on_gpu else _process_peak()
+    peak = torch.cuda.max_memory_allocated(subject.device) if on_gpu else process_peak()
     held = learner.pool.memory()
     yield MemoryRow(subject, population.size, held["bytes_per_expert"], held["device_bytes"], held["host_bytes"], peak)
 
 
-def _process_peak() -> int:
+def process_peak() -> int:
+    """Return the most bytes that the process has held so far."""
     import resource  # not there on Windows, where only this figure is missing
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -6,10 +6,9 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
 from hge.bench.measure import Plan
@@ -19,9 +18,8 @@ from hge.config import LearnerConfig, OptimiserConfig, RunConfig, ScoreConfig
 from hge.keys import Keys
 from hge.learner import Learner
 from hge.nets import Shape
-from hge.pivots import build_tree
 from hge.plain import Precision, ScoreName, arithmetic
-from hge.settling import SettlingOrganisation
+from hge.shortlist import Shortlist
 from hge.switch import RecentEntry
 from hge.types import Batch
 
@@ -29,10 +27,8 @@ Images = Literal["28x28", "32x32x3"]
 PoolName = Literal["auto", "eager", "stacked"]
 
 LEARNING_RATE = 0.05
-TAUGHT = {"sketch": 2, "autoencoder": 20}
+TAUGHT = {"sketch": 4, "autoencoder": 20}
 """Batches of its own task on which each expert is trained: enough for the gate to know it."""
-PLACES = 2
-"""Remembered batches per expert from which a tree is built."""
 USABLE_MEMORY = 0.7
 
 
@@ -73,9 +69,9 @@ class LeftOut:
 class Population:
     """A learner whose experts are multiplied on demand; expert k knows task k."""
 
-    def __init__(self, subject: Subject, *, sticky: bool = True) -> None:
+    def __init__(self, subject: Subject, *, sticky: bool = True, shortlisted: bool = False) -> None:
         self.subject = subject
-        self.learner = _build_learner(subject, sticky)
+        self.learner = _build_learner(subject, sticky, shortlisted)
         self._seconds_per_expert = 0.0
 
     @property
@@ -123,25 +119,13 @@ class Population:
         batches = batches or TAUGHT[self.subject.score]
         return SyntheticTask(number, self.subject.shape, self.subject.device, batches=batches)
 
-    def as_tree(self) -> Learner:
-        """Return a learner with the same experts, organised as a tree."""
-        learner, rows = copy(self.learner), 0
-        tree = SettlingOrganisation(None, lambda event: None, 1, PLACES, np.random.default_rng(0))  # type: ignore[arg-type]
-        board, everyone = tree.board, range(self.size)
-        board.batch, board.low = (np.empty((self.size, self.size, PLACES)) for _ in range(2))
-        for owner in everyone:
-            for place, batch in enumerate(self.task(owner).batches(0, PLACES)):
-                scores = learner.pool.scores(everyone, batch.x)
-                together = learner.pool.uses_batch_statistics
-                means = learner.pool.batch_scores(everyone, batch.x) if together else scores.mean(axis=1)
-                board.batch[:, owner, place] = means
-                board.low[:, owner, place] = np.where(scores[owner] < scores, scores, np.inf).min(axis=1)
-                board.own_rows[owner, place] = 0, scores[owner]
-                rows = len(batch)
-        board.batch_rows = rows
-        tree.tree = build_tree(everyone, board.batch, tree.rng)
-        tree.margins = board.margins(tree.tree)
-        learner.organisation = tree
+    def with_shortlist(self) -> Learner:
+        """Return a learner with the same experts that asks those with the best sketches only."""
+        learner = copy(self.learner)
+        shortlist = Shortlist(learner.replays, learner.emit)
+        shortlist.fit(0, self.size, 0)
+        learner.organisation = replace(learner.organisation, shortlist=shortlist)
+        learner.organisation.tree = self.learner.tree
         return learner
 
 
@@ -154,7 +138,7 @@ def survey(
 ) -> Iterator[Any]:
     """Grow a population from number to number, and yield what is measured on each."""
     with arithmetic(subject.precision):
-        population = Population(subject)
+        population = Population(subject, shortlisted=True)
         for number in sorted(experts):
             tell(f"{subject}: {number} experts")
             if obstacle := population.obstacle(number, plan):
@@ -165,7 +149,7 @@ def survey(
                 yield from measure(population, plan)
 
 
-def _build_learner(subject: Subject, sticky: bool) -> Learner:
+def _build_learner(subject: Subject, sticky: bool, shortlisted: bool) -> Learner:
     config = RunConfig(
         scenario="synthetic",
         device=subject.device,
@@ -178,7 +162,8 @@ def _build_learner(subject: Subject, sticky: bool) -> Learner:
         score=ScoreConfig(name=subject.score),
     )
     keys = Keys(0)
-    pool = build_pool(config, synthetic_scenario(subject.shape), keys)
+    kept = replace(config, learner=replace(config.learner, organisation="tree" if shortlisted else "flat"))
+    pool = build_pool(kept, synthetic_scenario(subject.shape), keys)
     return Learner(config.learner, pool, keys, lambda event: None)
 
 

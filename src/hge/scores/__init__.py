@@ -5,11 +5,22 @@ from __future__ import annotations
 from hge.config import OptimiserConfig, ScoreConfig
 from hge.nets import AutoencoderFactory, Shape
 from hge.scores.autoencoder import AutoencoderScore
-from hge.scores.base import UNSUITABLE, Pupil, Score
+from hge.scores.base import UNSUITABLE, Cost, Pupil, Score
+from hge.scores.shortlisted import ShortlistedScore
 from hge.scores.sketch import SketchScore
 from hge.scores.space import Space
 
-__all__ = ["UNSUITABLE", "AutoencoderScore", "Pupil", "Score", "SketchScore", "Space", "build_score"]
+__all__ = [
+    "UNSUITABLE",
+    "AutoencoderScore",
+    "Cost",
+    "Pupil",
+    "Score",
+    "ShortlistedScore",
+    "SketchScore",
+    "Space",
+    "build_score",
+]
 
 
 def build_score(
@@ -19,8 +30,11 @@ def build_score(
     shape: Shape,
     outputs: int,
     space: Space,
+    *,
+    shortlisted: bool = False,
 ) -> Score:
     """Return a fresh, untrained score, as `config` says; sketches are kept in `space`, which all experts share."""
     if config.name == "autoencoder":
-        return AutoencoderScore(autoencoder(shape), shape, config, optimiser)
+        costly = AutoencoderScore(autoencoder(shape), shape, config, optimiser)
+        return ShortlistedScore(costly, SketchScore(space)) if shortlisted else costly
     return SketchScore(space, outputs if config.name == "class-sketch" else 1)

@@ -13,8 +13,8 @@ from torch.func import functional_call, vmap
 from hge.config import OptimiserConfig, ScoreConfig
 from hge.graphs import Side
 from hge.nets import Autoencoder, Shape
-from hge.scores.base import Score
-from hge.training import build_optimiser, gradients, has_batch_norm, masked_step, mode_of
+from hge.scores.base import Cost, Score
+from hge.training import build_optimiser, gradients, has_batch_norm, masked_step, mode_of, multiply_adds
 
 AT_A_TIME = 4
 """Convolutional autoencoders that a GPU runs side by side; more do not make it faster."""
@@ -87,6 +87,12 @@ class AutoencoderScore(Score):
         noise = self.fixed_draw if noise is None else noise
         latent = mean if noise is None else mean + (0.5 * log_variance).exp() * noise
         return self._loss(x, self.net.decode(latent), mean, log_variance)
+
+    def cost(self, tensors: Mapping[str, Tensor]) -> Cost:
+        """Count a pass of the autoencoder for each expert; a batch is all its rows."""
+        return Cost(
+            0.0, multiply_adds(self, torch.zeros(1, *self.shape, device=next(iter(tensors.values())).device)), 0.0
+        )
 
     def gate_tensors(self) -> dict[str, Tensor]:
         """Return all weights and running statistics."""

@@ -13,6 +13,18 @@ UNSUITABLE = 1e30
 """Stands for a score that is not a number."""
 
 
+@dataclass(frozen=True)
+class Cost:
+    """Multiply-adds of a score, per row."""
+
+    once: float
+    """Whoever is asked,"""
+    each: float
+    """and for each expert that is asked about the row by itself;"""
+    together: float
+    """or, if it is asked about a batch as a whole, for the batch."""
+
+
 class Score(nn.Module, ABC):
     """How suitable one expert is for an input: lower is better.
 
@@ -82,6 +94,14 @@ class Score(nn.Module, ABC):
         return self.together(own, self.read(x))[0]
 
     @abstractmethod
+    def cost(self, tensors: Mapping[str, Tensor]) -> Cost:
+        """Count what the scores of experts with these stacked gate tensors take."""
+
+    def sketch_cost(self, tensors: Mapping[str, Tensor]) -> Cost:
+        """Count the same for their sketches."""
+        return self.cost(tensors)
+
+    @abstractmethod
     def gate_tensors(self) -> dict[str, Tensor]:
         """Return what `score` reads, by name; the rest is needed for learning only."""
 
@@ -92,6 +112,12 @@ class Score(nn.Module, ABC):
     def together(self, tensors: Mapping[str, Tensor], seen: Tensor) -> Tensor:
         """Return the scores [experts] of rows that belong together, in double: the means of their own."""
         return self.stacked(tensors, seen, batch_statistics=True).double().mean(1)
+
+    def sketches(self, tensors: Mapping[str, Tensor], seen: Tensor, *, together: bool) -> Tensor:
+        """Return cheap scores [experts, rows], or [experts] together, by which the best few can be told."""
+        if together:
+            return self.together(tensors, seen)
+        return self.stacked(tensors, seen, batch_statistics=False)
 
     def parts(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Return [rows, parts]: what the score of an expert with these gate tensors is made of; NaN says nothing."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from hge.scores.base import UNSUITABLE, Score
+from hge.scores.base import UNSUITABLE, Cost, Score
 from hge.scores.space import Space
 
 REFRESH_GROWTH = 1.1
@@ -87,13 +87,23 @@ class SketchScore(Score):
         """Add the sums that were studied; fix the space, once there are rows enough."""
         if not self.space.fixed:
             if not skip:
-                self.space.collect(*self.waiting)
-            if self.space.full:
-                self.open()
+                self._collect()
         elif skip.is_cuda:
             self.moments.addcmul_(self.studied, (skip == 0).to(self.studied.dtype))
         elif not skip:
             self.moments += self.studied
+
+    def _collect(self) -> None:
+        """Keep the first rows of the stream, until there are enough or another expert comes."""
+        opener, self.space.opener = self.space.opener or self, self
+        if opener is not self:
+            opener.open()
+            self.study(self.read(self.waiting[0]), self.waiting[1], None)
+            self.learn(skip=torch.zeros((), device=self.moments.device))
+            return
+        self.space.collect(*self.waiting)
+        if self.space.full:
+            self.open()
 
     @torch.no_grad()
     def open(self) -> None:
@@ -127,6 +137,13 @@ class SketchScore(Score):
     def gate_tensors(self) -> dict[str, Tensor]:
         """Return the models that were last drawn."""
         return {"weights": self.weights}
+
+    def cost(self, tensors: Mapping[str, Tensor]) -> Cost:
+        """Count the projection, the products, and a product for each model of an expert."""
+        weights, products = tensors["weights"], len(self.space.later)
+        models = 1.0 if self.classes == 1 else float((weights[:, 1:, 0] < UNSUITABLE / 2).sum()) / len(weights)
+        each = models * products
+        return Cost(self.space.directions.numel() + products, each, each if self.classes == 1 else 0.0)
 
     @torch.no_grad()
     def stacked(self, tensors: Mapping[str, Tensor], seen: Tensor, *, batch_statistics: bool) -> Tensor:

@@ -1,13 +1,14 @@
 """One low-dimensional space for all experts of a pool: every input is projected once, whoever is asked about it.
 
-The directions are the principal ones of the stream's first rows, then fixed. Beside the coordinates stand the logarithms
-of the energy that is left outside the directions and of all of it, which tell what the directions cannot.
+The directions are the principal ones of the stream's first rows, then fixed. Beside the coordinates stand the
+logarithms of all energy and of that outside the directions, which tell what the directions cannot.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -27,6 +28,13 @@ SMALLEST_ENERGY = 1e-6
 SMALLEST_SPREAD = 1e-3
 """Of a row's usual length; a direction with less is not a principal one."""
 FIXED = ("centre", "directions", "spread", "energy")
+
+
+class Opener(Protocol):
+    """Who learns the first rows."""
+
+    def open(self) -> None:
+        """Fix the space by them."""
 
 
 class Space:
@@ -57,6 +65,8 @@ class Space:
         """[width, width] Where the product of two numbers stands among them."""
         self.place[later, earlier] = self.place[earlier, later] = torch.arange(len(later), device=self.device)
         self.fixed = False
+        self.opener: Opener | None = None
+        """Whose rows the first ones are."""
         self.opening: list[tuple[Tensor, Tensor]] = []
         """The first rows and their labels, until the directions are fixed."""
 

@@ -132,10 +132,11 @@ class Sketch:
         """Take in a batch."""
         centred = x.flatten(1) - self.CENTRE
         coordinates = centred @ self.directions
-        energy = centred.square().sum(1, keepdim=True)
-        outside = energy - coordinates.square().sum(1, keepdim=True)
-        told = torch.cat([energy, outside, coordinates], dim=1).asinh_()
-        rows = nn.functional.pad(told.double(), (1, 0), value=1.0)
+        length = torch.linalg.vector_norm(centred, dim=1, keepdim=True)
+        outside = (length.square() - coordinates.square().sum(1, keepdim=True)).clamp_min_(0).sqrt_()
+        logarithms = torch.cat([length, outside], dim=1).clamp_min_(1e-3).log_()
+        rows = coordinates.new_ones(len(x), 1 + 2 + coordinates.shape[1], dtype=torch.float64)
+        rows[:, 1:] = torch.cat([logarithms, torch.copysign(coordinates.abs().log1p_(), coordinates)], dim=1)
         self.moments.addmm_(rows.T, rows)
 
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from hge.scores.base import UNSUITABLE, Cost, Score
-from hge.scores.space import Space
+from hge.scores.space import TAIL, Space
 
 REFRESH_GROWTH = 1.1
 """The model is drawn anew when the expert has seen this many times the rows it had seen the last time."""
-PRIOR_ROWS = 4.0
+PRIOR_ROWS, PRIOR_VARIANCE = 4.0, TAIL**-2
 """Variances are drawn towards those of the stream's first rows as if so many rows had shown them."""
 OWN_SHARE = 0.02
 """A class with fewer rows than this share of the commonest one's came with an outlier: it is not the expert's own."""
@@ -38,7 +38,7 @@ class SketchScore(Score):
     """
 
     moments: Tensor
-    """[classes, products] Sums over the rows of each class; the first product is 1, so that it counts them."""
+    """[classes, width²] Sums of products over the rows of each class; the first product is 1, so it counts them."""
     weights: Tensor
     """[models, products] Drawn from them last: of all classes together and then, if there are several, of each."""
 
@@ -46,8 +46,8 @@ class SketchScore(Score):
         super().__init__()
         self.space = space
         self.classes = classes
+        self.register_buffer("moments", torch.zeros(classes, space.width**2, dtype=torch.float64))
         products = len(space.later)
-        self.register_buffer("moments", torch.zeros(classes, products, dtype=torch.float64))
         drawn = torch.zeros(1 if classes == 1 else 1 + classes, products, dtype=torch.float64)
         drawn[1:, 0] = UNSUITABLE
         self.register_buffer("weights", drawn)
@@ -75,12 +75,13 @@ class SketchScore(Score):
         if not self.space.fixed:
             self.waiting = seen, y
         elif self.classes == 1:
-            self.studied = self.space.summed_products(seen)[None]
+            self.studied = (seen.T @ seen).view(1, -1)
         elif seen.is_cuda:  # adding rows up by an index is not the same every time there
             chosen = torch.nn.functional.one_hot(y, self.classes).to(seen.dtype)
-            self.studied = chosen.T @ self.space.products(seen)
+            self.studied = chosen.T @ (seen[:, :, None] * seen[:, None]).flatten(1)
         else:
-            self.studied = torch.zeros_like(self.moments).index_add_(0, y, self.space.products(seen))
+            products = (seen[:, :, None] * seen[:, None]).flatten(1)
+            self.studied = torch.zeros_like(self.moments).index_add_(0, y, products)
 
     @torch.no_grad()
     def learn(self, skip: Tensor) -> None:
@@ -164,7 +165,7 @@ class SketchScore(Score):
         """Return the scores [experts] of a batch as a whole; a Gaussian's follow from the batch's own sums."""
         if self.classes > 1 or not self.space.fixed:
             return super().together(tensors, seen)
-        return tensors["weights"][:, 0] @ (self.space.summed_products(seen) / len(seen))
+        return tensors["weights"][:, 0] @ self.space.of_square((seen.T @ seen).flatten() / len(seen))
 
     @torch.no_grad()
     def parts(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -185,19 +186,19 @@ def gaussians(moments: Tensor, space: Space) -> Tensor:
 
     >>> space = Space(shape=(1,))
     >>> rows = torch.tensor([[1.0, 0.0, -1.0], [1.0, 0.0, 1.0]], dtype=torch.float64).repeat(5000, 1)
-    >>> weights = gaussians(space.summed_products(rows)[None], space)
+    >>> weights = gaussians((rows.T @ rows).view(1, -1), space)
     >>> near, far = weights[0] @ space.products(torch.tensor([[1, 0, 1.0], [1, 0, 3.0]]).double()).T
     >>> round(float(far - near), 2)  # half of 3² - 1²
     4.0
     """
-    second = moments[:, space.place]
+    second = moments.view(len(moments), space.width, space.width)
     rows = second[:, :1, 0]  # [models, 1]
     width = second.shape[1] - 1
     mean = second[:, 1:, 0] / rows
     scatter = second[:, 1:, 1:] - rows[:, :, None] * mean[:, :, None] * mean[:, None, :]
     trust = rows / (rows + max(width, PRIOR_ROWS))
     covariance = (trust / rows)[:, :, None] * scatter
-    variance = (scatter.diagonal(dim1=1, dim2=2).clamp_min(0) + PRIOR_ROWS) / (rows + PRIOR_ROWS)
+    variance = (scatter.diagonal(dim1=1, dim2=2).clamp_min(0) + PRIOR_ROWS * PRIOR_VARIANCE) / (rows + PRIOR_ROWS)
     covariance.diagonal(dim1=1, dim2=2).copy_(variance)
     lower, _ = torch.linalg.cholesky_ex(covariance)
     precision = torch.cholesky_inverse(lower)

@@ -1,7 +1,7 @@
 """One low-dimensional space for all experts of a pool: every input is projected once, whoever is asked about it.
 
 The directions are the principal ones of the stream's first rows, then fixed. Beside the coordinates stand the
-logarithms of all energy and of that outside the directions, which tell what the directions cannot.
+logarithms of a row's length and of that of its part outside the directions, which tell what the directions cannot.
 """
 
 from __future__ import annotations
@@ -17,17 +17,16 @@ from hge.keys import Keys
 from hge.nets import Shape
 
 MOST_DIRECTIONS, FEW_INPUTS = 64, 16
-"""Of so few inputs all directions are kept, of more of them half: the last ones are noise, which the energies hold."""
+"""Of so few inputs all directions are kept, of more of them half: the last ones are noise, which the lengths hold."""
 OPENING = 512
 """Rows from which the directions are drawn; fewer, if another expert comes before (results/choices/sketch.json)."""
-TAIL = 3.0
-"""Beyond so many spreads a coordinate grows like a logarithm: no row can be further away than a few hundred."""
-FARTHEST = 300.0
-SMALLEST_ENERGY = 1e-6
-"""Of the usual one; below, energies are not told apart."""
-SMALLEST_SPREAD = 1e-3
-"""Of a row's usual length; a direction with less is not a principal one."""
-FIXED = ("centre", "directions", "spread", "energy")
+TAIL = 6.0
+"""Spreads that make the unit of a coordinate, beyond which it grows like a logarithm: no row can move a mean far."""
+FARTHEST = 100.0
+"""No coordinate is larger than this, whatever the input."""
+SHORTEST = 1e-3
+"""Of a row's usual length; shorter ones are not told apart, nor is a direction with less spread a principal one."""
+FIXED = ("centre", "directions", "spread", "length")
 
 
 class Opener(Protocol):
@@ -43,8 +42,8 @@ class Space:
     >>> space = Space(shape=(3,))
     >>> space.collect(torch.tensor([[1.0, 0.0, 5.0], [-1.0, 0.0, 5.0]]), torch.tensor([0, 1]))
     >>> space.fix()
-    >>> space.project(torch.tensor([[1.0, 0.0, 5.0]])).round(decimals=2).abs().tolist()  # 1, log energy, coordinates
-    [[1.0, 0.0, 0.98, 0.0, 0.0]]
+    >>> space.project(torch.tensor([[1.0, 0.0, 5.0]])).round(decimals=2).abs().tolist()  # 1, log length, coordinates
+    [[1.0, 0.0, 0.15, 0.0, 0.0]]
     """
 
     def __init__(self, shape: Shape, directions: int = 0, device: torch.device | None = None) -> None:
@@ -53,17 +52,16 @@ class Space:
         self.device = device or torch.device("cpu")
         self.centre = torch.zeros(self.inputs, device=self.device)
         self.directions = torch.zeros(self.inputs, count, device=self.device)
-        """[inputs, directions] orthonormal."""
+        """[inputs, directions] orthogonal; each over the unit of its coordinate."""
         self.spread = torch.ones(count, device=self.device)
-        """Standard deviation of the first rows along each direction."""
-        self.energy = torch.ones((), device=self.device)
-        """Mean squared distance of the first rows from the centre."""
+        """Those units: standard deviations of the first rows along each direction, times `TAIL`."""
+        self.length = torch.ones((), device=self.device)
+        """Usual distance of the first rows from the centre."""
         later, earlier = torch.tril_indices(self.width, self.width, device=self.device)
         self.later, self.earlier = later, earlier
         """The pairs of numbers of a row whose products are looked at, by the later of the two."""
-        self.place = torch.empty(self.width, self.width, dtype=torch.int64, device=self.device)
-        """[width, width] Where the product of two numbers stands among them."""
-        self.place[later, earlier] = self.place[earlier, later] = torch.arange(len(later), device=self.device)
+        self.lower = later * self.width + earlier
+        """Their places in a square of all products."""
         self.fixed = False
         self.opener: Opener | None = None
         """Whose rows the first ones are."""
@@ -72,7 +70,7 @@ class Space:
 
     @property
     def width(self) -> int:
-        """Numbers that stand for a row: 1, the energies, the coordinates. Nothing is left outside all directions."""
+        """Numbers that stand for a row: 1, the lengths, the coordinates. Nothing is left outside all directions."""
         count = self.directions.shape[1]
         return 2 + count + (count < self.inputs)
 
@@ -94,47 +92,49 @@ class Space:
         rows = torch.cat([x for x, _ in self.opening]).double().cpu()
         centre = rows.mean(0)
         centred = rows - centre
-        energy = centred.square().sum(1).mean()
-        if not 0 < energy < torch.inf:  # the rows are all the same, or too far apart for numbers
-            energy = centre.square().sum().clamp(1e-30, 1e30)
+        length = centred.square().sum(1).mean().sqrt()
+        if not 0 < length < torch.inf:  # the rows are all the same, or too far apart for numbers
+            length = centre.square().sum().sqrt().clamp(1e-15, 1e15)
             centred = torch.zeros_like(centred)
         _, spread, directions = torch.linalg.svd(centred, full_matrices=False)
-        spread, length = spread / len(rows) ** 0.5, energy.sqrt()
+        spread = spread / len(rows) ** 0.5
         count = self.directions.shape[1]
-        found = min(int((spread > SMALLEST_SPREAD * length).sum()), count)
+        found = min(int((spread > SHORTEST * length).sum()), count)
         principal = directions[:found].T
         random = torch.from_numpy(Keys(0).rng("directions", self.inputs).normal(size=(self.inputs, count - found)))
         random = torch.linalg.qr(torch.cat([principal, random], dim=1))[0][:, found:]
         usual = torch.full((count - found,), float(length) / self.inputs**0.5, dtype=torch.float64)
+        spread = TAIL * torch.cat([spread[:found], usual])
         self.centre.copy_(centre)
-        self.directions.copy_(torch.cat([principal, random], dim=1))
-        self.spread.copy_(torch.cat([spread[:found], usual]))
-        self.energy.copy_(energy)
+        self.directions.copy_(torch.cat([principal, random], dim=1) / spread)
+        self.spread.copy_(spread)
+        self.length.copy_(length)
         self.fixed = True
         self.opening = []
 
     @torch.no_grad()
     def project(self, x: Tensor) -> Tensor:
-        """Return [rows, width], in double: 1, the energies' logarithms, the coordinates in spreads."""
+        """Return [rows, width], in double: 1, the logarithms of lengths, the coordinates."""
         with torch.autocast(x.device.type, enabled=False):  # never in half precision: it is about small differences
             centred = x.flatten(1).float() - self.centre
             coordinates = centred @ self.directions
-            energy = centred.square().sum(1, keepdim=True) / self.energy
-            told = [energy]
+            lengths = [torch.linalg.vector_norm(centred, dim=1, keepdim=True) / self.length]
             if self.directions.shape[1] < self.inputs:
-                told.append(energy - coordinates.square().sum(1, keepdim=True) / self.energy)
-            logarithms = torch.cat(told, dim=1).clamp_min(SMALLEST_ENERGY).log()
-            drawn_in = TAIL * torch.asinh(torch.cat([logarithms, coordinates / self.spread], dim=1) / TAIL)
-        drawn_in = drawn_in.nan_to_num(nan=FARTHEST, posinf=FARTHEST, neginf=-FARTHEST)
-        return torch.nn.functional.pad(drawn_in.double(), (1, 0), value=1.0)
+                inside = (coordinates * (self.spread / self.length)).square_().sum(1, keepdim=True)
+                lengths.append((lengths[0].square() - inside).clamp_min_(0).sqrt_())
+            logarithms = torch.cat(lengths, dim=1).clamp_min_(SHORTEST).log_()
+            drawn_in = torch.copysign(coordinates.abs().log1p_(), coordinates)
+        rows = drawn_in.new_ones(len(x), self.width, dtype=torch.float64)
+        rows[:, 1:] = torch.cat([logarithms, drawn_in], dim=1).nan_to_num_(FARTHEST, FARTHEST, -FARTHEST)
+        return rows
 
     def products(self, rows: Tensor) -> Tensor:
         """Return [rows, products] of projected rows."""
         return rows.index_select(1, self.earlier) * rows.index_select(1, self.later)
 
-    def summed_products(self, rows: Tensor) -> Tensor:
-        """Return [products], summed over projected rows."""
-        return (rows.T @ rows)[self.earlier, self.later]
+    def of_square(self, square: Tensor) -> Tensor:
+        """Return [..., products] out of all products [..., width²], where each pair stands twice."""
+        return square.index_select(-1, self.lower)
 
     def state(self) -> dict[str, Tensor]:
         """Return what must be kept: the projection or, until it is fixed, the first rows."""

@@ -116,7 +116,7 @@ def story(record: RunRecord) -> list[dict[str, Any]]:
     for index, event in enumerate(events):
         text = _sentence(event, events[:index])
         if text:
-            lines.append({"step": event["step"], "expert": event["expert"], "kind": event["event"], "text": text})
+            lines.append({"step": event["step"], "expert": event.get("expert"), "kind": event["event"], "text": text})
     return lines
 
 

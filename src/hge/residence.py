@@ -207,6 +207,7 @@ class Residence:
     ) -> None:
         """Make the slot and the visitor out of the first expert's networks."""
         self.net, self.optimiser, self.score = net.train(), optimiser, score
+        self.weights = list(net.parameters())
         self.names, tensors = list(named), list(named.values())
         self.averages = next((i for i, name in enumerate(self.names) if name.startswith("average.")), len(self.names))
         self.layout = Layout(tensors)

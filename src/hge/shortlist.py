@@ -22,6 +22,8 @@ GROWTH = 1.25
 """The lengths are set anew when there is another expert, or so many times as many batches have been learned."""
 MOST_BATCHES = 256
 """Remembered batches that are looked at for it."""
+ENOUGH = 5
+"""Of so many batches of an expert, one may be left out."""
 
 
 class Remembered(Protocol):
@@ -82,17 +84,23 @@ class Shortlist:
 
     def fit(self, step: int, experts: int, trained: int) -> None:
         """Set the lengths by what the experts remember."""
-        places = [(owner, place) for owner in range(experts) for place in range(self.replays.size(owner))]
-        every = ceil(len(places) / MOST_BATCHES)
         batches, rows = [], []
-        for owner, place in places[:: max(every, 1)]:
-            whole, single = self.replays.sketches(experts, owner, place)
-            batches.append(rank(whole[:, None], owner))
-            rows.append(rank(single, owner))
-            self.batch_rows = max(self.batch_rows, single.shape[1])
-        self.batch, self.row = (shortest(np.concatenate(found)) if found else 0 for found in (batches, rows))
+        for owner in range(experts):
+            places = range(0, self.replays.size(owner), ceil(experts * self.replays.size(owner) / MOST_BATCHES) or 1)
+            found = [self._ranks(experts, owner, place) for place in places]
+            if len(found) >= ENOUGH:  # the worst may have come with a switch, and be another's
+                found.pop(max(range(len(found)), key=lambda place: found[place][0]))
+            batches += [np.array([whole]) for whole, _ in found]
+            rows += [single for _, single in found]
+        self.batch, self.row = (shortest(np.concatenate(ranks)) if ranks else 0 for ranks in (batches, rows))
         self.experts_at_fit, self.trained_at_fit = experts, trained
         self.emit(ShortlistSet(step, experts, self.batch, self.row))
+
+    def _ranks(self, experts: int, owner: int, place: int) -> tuple[int, IntArray]:
+        """Return the owner's rank for a remembered batch as a whole, and for its rows."""
+        whole, single = self.replays.sketches(experts, owner, place)
+        self.batch_rows = max(self.batch_rows, single.shape[1])
+        return int(rank(whole[:, None], owner)[0]), rank(single, owner)
 
 
 def rank(sketches: FloatArray, owner: int) -> IntArray:

@@ -91,7 +91,7 @@ def _run_page(record: RunRecord) -> str:
         switch_svg=Markup(switch_figure(record, created[0])) if created else None,
         first_creation=created[0] if created else None,
         routing_svg=Markup(routing_figure(record, record.config["routing"])),
-        tree_svg=Markup(tree_svg(drawn)) if record.config["learner"]["organisation"] != "flat" else None,
+        tree_svg=Markup(tree_svg(drawn)) if record.config["learner"]["organisation"] == "lca" else None,
         story=story(record),
         stream_svg=Markup(stream_figure(record.result)) if can_be_drawn(record.result) else None,
         matrix_svg=Markup(matrix_figure(record.result)) if can_be_drawn(record.result) else None,

@@ -85,6 +85,8 @@ def check_order_of_other_work_does_not_matter(make: MakePool) -> None:
     one, other = make(), make()
     for pool in (one, other):
         pool.create(0)
+        pool.train(0, batch_for(pool, seed=53), step=2)
+        pool.settle()  # the sketches' space is drawn from the first rows
         pool.create(1)
     first, second = batch_for(one, seed=54), batch_for(one, seed=55, shift=1.0)
     one.train(0, first, step=3)
@@ -141,6 +143,54 @@ def check_evidence_is_of_each_row_by_itself_and_changes_nothing(make: MakePool) 
         for name in ("parts", "logits", "features"):
             np.testing.assert_allclose(getattr(alone, name)[0], getattr(together, name)[3], rtol=1e-3, atol=1e-3)
     assert_same(before, fingerprint(pool))
+
+
+def check_sketches_are_cheap_scores_and_change_nothing(make: MakePool) -> None:
+    pool = trained_pool(make, steps=20)
+    before, own = fingerprint(pool), batch_for(pool, seed=101, shift=1.0).x
+    rows, together = (pool.sketches([1, 0], own, together=flag) for flag in (False, True))
+    assert (rows.shape, together.shape) == ((2, 12), (2,))
+    assert rows.dtype == together.dtype == np.float64
+    assert np.isfinite(rows).all()
+    assert together[0] < together[1]
+    if not pool.scores_are_costly:
+        np.testing.assert_allclose(rows, pool.scores([1, 0], own), rtol=1e-6)
+        np.testing.assert_array_equal(together, pool.batch_scores([1, 0], own))
+    assert_same(before, fingerprint(pool))
+
+
+def check_settling_twice_is_settling_once(make: MakePool) -> None:
+    pool = make()
+    pool.create(0)
+    pool.settle()  # nothing was learned: nothing is settled
+    pool.train(0, batch_for(pool, seed=1), step=0)
+    pool.settle()
+    shared, x = pool.shared_state(), batch_for(pool, seed=2).x
+    scores = pool.scores([0], x)
+    pool.settle()
+    np.testing.assert_array_equal(scores, pool.scores([0], x))
+    again = pool.shared_state()
+    assert again.keys() == shared.keys()
+    assert all(torch.equal(again[name], shared[name]) for name in shared)
+
+
+def check_costs_are_those_of_the_scores(make: MakePool) -> None:
+    pool = trained_pool(make)
+    costs = pool.costs()
+    assert costs.network > 0
+    assert costs.score.each > 0
+    if not pool.scores_are_costly:
+        assert costs.sketch == costs.score
+        assert costs.score.each < costs.network
+
+
+def check_shared_state_that_does_not_fit_is_refused(make: MakePool) -> None:
+    pool = trained_pool(make)
+    before, shared = fingerprint(pool), pool.shared_state()
+    for name in shared:
+        with pytest.raises(ValueError, match=name):
+            pool.load_shared_state(shared | {name: torch.zeros(2, 7)})
+        assert_same(before, fingerprint(pool))
 
 
 def check_single_row_batches_work(make: MakePool) -> None:

@@ -12,12 +12,14 @@ import torch
 from typer.testing import CliRunner
 
 from hge import plain
+from hge.answer import Answerer
+from hge.bench.gates import measure_gates
 from hge.bench.measure import Plan, Spread, take_turns
 from hge.bench.population import Population, Subject, survey
 from hge.bench.stream import BATCH_SIZE, SyntheticTask
 from hge.bench.suite import PARTS, Wishes, bench
 from hge.cli import app
-from hge.plain import WARM_UP, Graphed, Model, Moments, Trainer
+from hge.plain import WARM_UP, Graphed, Model, Sketch, Trainer
 
 ROOT = Path(__file__).parent.parent
 RECORDED = ROOT / "results/bench/cpu-short.json"
@@ -47,12 +49,18 @@ def test_plain_training_learns_the_synthetic_stream(model: Model) -> None:
     assert sum(losses[-8:]) / 8 < 1.0
 
 
-def test_moments_are_those_of_all_rows() -> None:
-    moments, x = Moments(6, torch.device("cpu")), torch.rand(40, 2, 3)
+def test_a_plain_sketch_holds_the_products_of_all_rows() -> None:
+    torch.manual_seed(0)
+    sketch, x = Sketch(6, torch.device("cpu"), directions=3), torch.rand(40, 2, 3)
     for part in x.split(16):
-        moments.add(part)
-    torch.testing.assert_close(moments.mean, x.flatten(1).mean(0))
-    torch.testing.assert_close(moments.covariance, torch.cov(x.flatten(1).T, correction=0))
+        sketch.add(part)
+    centred = x.flatten(1).double() - 0.5
+    coordinates = centred @ sketch.directions.double()
+    energy, inside = centred.square().sum(1), coordinates.square().sum(1)
+    logarithms = torch.stack([energy, energy - inside], dim=1).log() / 2
+    drawn_in = coordinates.sign() * coordinates.abs().log1p()
+    rows = torch.cat([torch.ones(40, 1), logarithms, drawn_in], dim=1)
+    torch.testing.assert_close(sketch.moments, rows.T @ rows, rtol=1e-4, atol=1e-4)
 
 
 @needs_cuda
@@ -102,20 +110,34 @@ def test_turns_alternate() -> None:
 
 @pytest.mark.parametrize("score", ["sketch", "autoencoder"])
 def test_every_expert_of_a_population_is_found_by_its_task(score: plain.ScoreName) -> None:
-    population = Population(Subject("mlp", "28x28", score, "cpu"))
+    population = Population(Subject("mlp", "28x28", score, "cpu"), shortlisted=True)
     population.grow(3)
     population.grow(6)
     learner = population.learner
     assert learner.tree.experts == list(range(6))
     assert learner.last_used == 5
     assert not learner.newcomers
-    for organised in (learner, population.as_tree()):
+    for organised in (learner, population.with_shortlist()):
         for task in range(6):
-            x = next(population.task(task, batches=1).batches(0, 1)).x
-            routes = organised.organisation.route(
-                lambda ids, _, x=x: learner.pool.batch_scores(ids, x)[:, None], 1, rows_per_group=BATCH_SIZE
-            )
+            routes = Answerer(organised).route(next(population.task(task, batches=1).batches(0, 1)).x, "batch")
             assert routes.expert[0] == task
+            assert routes.queried[0] == (6 if organised is learner else 1)
+
+
+def test_asking_for_a_shortlist_leaves_the_population_as_it_was() -> None:
+    population = Population(Subject("mlp", "28x28", "autoencoder", "cpu"), shortlisted=True)
+    population.grow(2)
+    before = population.learner.tree.as_json()
+    population.with_shortlist()
+    assert population.learner.tree.as_json() == before
+    assert population.learner.organisation.shortlist is None
+
+
+def test_costly_scores_are_measured_with_a_shortlist_too() -> None:
+    rows = list(survey(Subject("mlp", "28x28", "autoencoder", "cpu"), (1, 3), [measure_gates], INSTANT, lambda _: None))
+    assert [(row.experts, row.gate) for row in rows] == [(1, "flat"), (3, "flat"), (3, "shortlist")]
+    assert [row.queried for row in rows] == [1, 3, 1]
+    assert all(row.right_percent == 100 for row in rows)
 
 
 def test_what_does_not_fit_is_left_out_with_a_reason() -> None:
@@ -140,7 +162,7 @@ def test_all_parts_fill_their_sections(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == {(n, loop) for n in (1, 3) for loop in ("plain eager", "GE sticky", "GE literal")}
     batches = {row["batches"] for row in document["steps"] if row["experts"] == 3}
     assert len(batches) == 1, "all loops learn the same batches"
-    assert [(row["experts"], row["gate"]) for row in document["gates"]] == [(1, "flat"), (3, "flat"), (3, "tree")]
+    assert [(row["experts"], row["gate"]) for row in document["gates"]] == [(1, "flat"), (3, "flat")]
     assert all(row["right_percent"] == 100 for row in document["gates"])
     assert {row["to"]: row["changes"] for row in document["switches"]}.keys() == {"known", "new"}
     assert all(row["changes"] > 0 for row in document["switches"])

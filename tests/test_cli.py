@@ -31,6 +31,7 @@ RESULT_KEYS = {
     "switches_false",
     "switch_delay",
     "samples_per_second",
+    "cost",
     "protocol",
 }
 PROTOCOL_KEYS = {"scenario", "method", "score", "routing", "batch_size", "epochs", "seed", "commit", "versions"}
@@ -264,15 +265,23 @@ def test_tree_is_drawn_for_several_runs(tmp_path: Path) -> None:
     assert "digraph" in (tmp_path / "default" / "tree-hge.dot").read_text()
 
 
-def test_organise_compares_four_ways(tmp_path: Path) -> None:
-    done = hge("run", "split-digits", "--method", "organise", "--epochs-scale", "0.2", "--out", "here", cwd=tmp_path)
+@pytest.mark.parametrize(("score", "ways"), [("sketch", 3), ("autoencoder", 4)])
+def test_organise_compares_three_ways_and_a_shortlist_where_scores_are_costly(
+    score: str, ways: int, tmp_path: Path
+) -> None:
+    options = ("--method", "organise", "--score", score, "--epochs-scale", "0.2", "--out", "here")
+    done = hge("run", "split-digits", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "here" / "result.json").read_text())
-    assert result["organisation"].keys() == {"ge", "hge", "upper", "tree"}
-    assert result["organisation"]["ge"]["experts_queried"] == 5
-    assert result["organisation"]["tree"]["experts_queried"] < 5
+    found = result["organisation"]
+    assert found.keys() == {"ge", "hge", "upper", "shortlist"} - ({"shortlist"} if ways == 3 else set())
+    assert found["ge"]["experts_queried"] == 5
+    if ways == 4:
+        assert 1 <= found["shortlist"]["experts_queried"] < 5
+        assert found["shortlist"]["accuracy"] >= found["ge"]["accuracy"]
     assert result["upper_statistics"]["accuracy"].keys() >= {"pcc", "mean", "std", "median", "iqr", "mad"}
-    assert (tmp_path / "here" / "report.html").read_text().count("<svg") == 4
+    assert done.stdout.count(" of 5") == ways, "one line each"
+    assert (tmp_path / "here" / "report.html").read_text().count("<svg") >= 3
 
 
 def test_streams_of_other_kinds_run(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_set(assignment: str, path: tuple[str, ...], value: object) -> None:
         ("epochs=1.5", "epochs: got '1.5', expected a whole number"),
         ("epochs=0", "epochs: got 0, expected at least 1"),
         ("nonsense=1", "nonsense: no such setting; a run has scenario, method, recipe, ..."),
-        ("score.name=oracle", "score.name: got 'oracle', expected 'subspace' or 'class-sketch' or 'autoencoder'"),
+        ("score.name=oracle", "score.name: got 'oracle', expected 'sketch' or 'class-sketch' or 'autoencoder'"),
         ("score.kl_weight=much", "score.kl_weight: got 'much', expected a number or 'elbo'"),
         ("optimiser.lr=nan", "optimiser.lr: got 'nan', expected a number"),
         ("learner.epsilon=1e400", "learner.epsilon: got '1e400', expected a number"),

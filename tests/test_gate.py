@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from hge.gate import ROOT, FloatArray, IntArray, Settle, Tree
+from hge.gate import ROOT, FloatArray, IntArray, Tree
 
 score_tables = st.integers(1, 8).flatmap(
     lambda experts: st.integers(1, 6).flatmap(
@@ -73,46 +73,6 @@ def test_all_groups_walk_as_each_would_alone(data: st.DataObject, scores: FloatA
     assert list(found) == expected
     assert asked.at_most_once
     assert (routes.queried <= len(scores)).all()
-
-
-@given(st.data(), score_tables)
-def test_search_that_nobody_settles_is_the_flat_gate(data: st.DataObject, scores: FloatArray) -> None:
-    tree, asked = data.draw(trees(len(scores))), Asked(scores)
-    routes = tree.search(asked, scores.shape[1], settle=Settle())
-    np.testing.assert_array_equal(scores[routes.expert, np.arange(scores.shape[1])], scores.min(axis=0))
-    np.testing.assert_array_equal(routes.queried, len(scores))
-    assert asked.at_most_once
-
-
-@given(st.data(), score_tables, st.lists(st.floats(-100, 100), min_size=8, max_size=8))
-def test_search_ends_at_an_expert_that_knows_its_own_or_at_the_best(
-    data: st.DataObject, scores: FloatArray, settle: list[float]
-) -> None:
-    tree, asked = data.draw(trees(len(scores))), Asked(scores)
-    routes = tree.search(asked, scores.shape[1], Settle(dict(enumerate(settle))))
-    for group, (expert, node) in enumerate(zip(routes.expert, routes.node, strict=True)):
-        assert tree.nodes[node].expert == expert
-        known = scores[:, group] <= np.array(settle[: len(scores)])
-        if known.any():
-            assert known[expert]
-        else:
-            assert scores[expert, group] == scores[:, group].min()
-            assert routes.queried[group] == len(scores)
-    assert asked.at_most_once
-
-
-def test_search_asks_the_most_promising_place_first() -> None:
-    """Root: 0, 1. Below 0: 2. Below 1: 3. A group of expert 3, to which 1 is nearer than 0, never meets 2."""
-    tree = Tree()
-    first, second = tree.add(0), tree.add(1)
-    tree.add(2, parent=first)
-    tree.add(3, parent=second)
-    scores = np.array([[5.0, 4.0], [4.0, 5.0], [9.0, 9.0], [0.0, 0.0]])
-    routes = tree.search(
-        lambda ids, groups: scores[np.ix_(ids, groups)], 2, settle=Settle(dict.fromkeys(range(4), 1.0))
-    )
-    assert routes.expert.tolist() == [3, 3]
-    assert routes.queried.tolist() == [3, 4]
 
 
 def test_path_leads_from_the_root_to_the_node() -> None:

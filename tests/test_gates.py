@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from hge.build import build_scenario
 from hge.cli import app
 from hge.data.validation import content_part, for_choosing
-from hge.gates import _groups, gates
+from hge.gates import gates, group_rows
 from hge.keys import Keys
 from hge.recipes import build_config
 from hge.window import follow
@@ -30,8 +30,10 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_every_score_is_on_the_board_with_its_cost(result: dict[str, Any]) -> None:
     rows = {row["score"]: row for row in result["scores"]}
     assert list(rows) == ["sketch", "autoencoder", "class-sketch", "energy", "joint"]
-    assert rows["sketch"]["multiply_adds"] == 64 * (16 + 1)  # directions, and the mean
-    assert rows["class-sketch"]["multiply_adds"] == 2 * 64 * (8 + 1)
+    directions, width = 32, 35  # of a row: 1, two lengths, the coordinates
+    products = width * (width + 1) // 2
+    assert rows["sketch"]["multiply_adds"] == 64 * directions + products
+    assert rows["class-sketch"]["multiply_adds"] == round(64 * directions / 5 + 2 * products), "projected once for all"
     assert rows["energy"]["multiply_adds"] == 64 * 100 + 100 * 100 + 100 * 10
     assert rows["joint"]["multiply_adds"] > rows["energy"]["multiply_adds"] + rows["class-sketch"]["multiply_adds"]
     assert all(row["microseconds"] > 0 for row in rows.values())
@@ -87,7 +89,7 @@ def test_a_row_stays_in_its_part_wherever_it_stands(order: list[int], dtype: tor
 @given(sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4), group=st.integers(1, 9))
 def test_groups_are_full_pure_and_disjoint(sizes: list[int], group: int) -> None:
     task = np.repeat(np.arange(len(sizes)), sizes)
-    groups = _groups(task, group, Keys(0))
+    groups = group_rows(task, group, Keys(0))
     assert len(groups) == sum(size // group for size in sizes)
     assert (task[groups] == task[groups][:, :1]).all()
     assert len(np.unique(groups)) == groups.size

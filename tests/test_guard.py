@@ -74,9 +74,7 @@ def test_both_pools_roll_back_alike() -> None:
 
 
 @pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.parametrize(
-    ("spec", "name"), [(MLP, "score.products"), (VAE, "score.net"), (CLASSES, "score.classes.mean")]
-)
+@pytest.mark.parametrize(("spec", "name"), [(MLP, "score.moments"), (VAE, "score.net"), (CLASSES, "score.moments")])
 def test_a_broken_score_is_found_when_the_next_copy_is_due(
     spec: PoolSpec, name: str, pool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,8 @@ SPECS = {
     ),
 }
 
+SPECS["mlp, shortlisted"] = replace(SPECS["mlp, autoencoder"], shortlisted=True)
+
 SPECS["augmented images"] = replace(
     SPECS["mlp, sketch"], shape=(3, 8, 8), net=NETS["resnet18"], augment=True, optimiser=OptimiserConfig(lr=1e-3)
 )

@@ -16,6 +16,7 @@ from hge.jobs import Outcome, Place, read_progress
 from hge.ray_executor import RayExecutor
 from hge.reproduce import SUBFOLDER, reproduce
 from hge.run import CHECKPOINTS, run
+from lasting import lasting
 
 ray = pytest.importorskip("ray")
 
@@ -32,10 +33,6 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     yield made
     ray.shutdown()
     made.shutdown()
-
-
-def figures(result: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in result.items() if name not in ("samples_per_second", "protocol")}
 
 
 @pytest.mark.slow
@@ -60,7 +57,7 @@ def test_a_lost_nodes_run_goes_on_elsewhere(cluster: Any, tmp_path: Path) -> Non
     assert max(began) >= 20, "the lost run went on from its checkpoint"
     for job in jobs:
         result = json.loads((tmp_path / "results" / SUBFOLDER / f"{job.name}.json").read_text())
-        assert figures(result) == figures(run(job.config, tmp_path / "whole"))
+        assert lasting(result) == lasting(run(job.config, tmp_path / "whole"))
 
 
 def test_without_ray_it_says_what_to_install(tmp_path: Path) -> None:

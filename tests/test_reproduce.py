@@ -25,16 +25,13 @@ from hge.paper_tables import paper_table
 from hge.recipes import build_config
 from hge.reproduce import SUBFOLDER, reproduce
 from hge.run import protocol, run
+from lasting import lasting
 
 ROOT = Path(__file__).parent.parent
 
 
 def jobs_of(chosen: list[tuple[str, str]], **settings: Any) -> list[Job]:
     return build_jobs(chosen, **({"recipe": "paper", "seeds": 1, "epochs_scale": 0.1, "device": "cpu"} | settings))
-
-
-def figures(result: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in result.items() if name not in ("samples_per_second", "protocol")}
 
 
 def test_subjects_follow_the_papers_tables() -> None:
@@ -187,7 +184,7 @@ def test_one_that_fails_or_dies_leaves_the_others_alone(tmp_path: Path) -> None:
     assert "Traceback" in (place.folder(failing.name) / "error.txt").read_text()
     [file] = (tmp_path / "results" / SUBFOLDER).iterdir()
     assert file.name == f"{good.name}.json"
-    assert figures(json.loads(file.read_text())) == figures(run(good.config, tmp_path / "alone"))
+    assert lasting(json.loads(file.read_text())) == lasting(run(good.config, tmp_path / "alone"))
 
 
 def test_a_process_that_dies_while_it_tells_its_result(tmp_path: Path) -> None:
@@ -413,4 +410,4 @@ def test_ctrl_c_leaves_a_state_to_go_on_from(tmp_path: Path) -> None:
     assert reached is not None
     assert progress.began_at >= reached.done, "the worker took a checkpoint before it ended"
     result = json.loads((tmp_path / "results" / SUBFOLDER / f"{job.name}.json").read_text())
-    assert figures(result) == figures(run(job.config, tmp_path / "whole"))
+    assert lasting(result) == lasting(run(job.config, tmp_path / "whole"))

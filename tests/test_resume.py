@@ -18,6 +18,7 @@ from hge.calibration import Effort
 from hge.config import RunConfig, override
 from hge.recipes import build_config
 from hge.run import CHECKPOINTS, run
+from lasting import lasting
 
 EVERY = 41
 
@@ -39,8 +40,7 @@ def cut_off_at(last: int) -> Any:
 
 
 def outcome(folder: Path, result: dict[str, Any]) -> tuple[bytes, bytes, dict[str, Any]]:
-    kept = {key: value for key, value in result.items() if key not in ("samples_per_second", "protocol")}
-    return (folder / "events.jsonl").read_bytes(), (folder / "trace.csv").read_bytes(), kept
+    return (folder / "events.jsonl").read_bytes(), (folder / "trace.csv").read_bytes(), lasting(result)
 
 
 @pytest.mark.parametrize("method", ["ge", "tame"])

@@ -1,80 +1,24 @@
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from sklearn.datasets import load_digits
-from sklearn.decomposition import PCA
 
 from hge.config import OptimiserConfig, ScoreConfig
 from hge.nets import AUTOENCODERS, ConvVAE
-from hge.scores import Score, build_score
+from hge.scores import Score, ShortlistedScore, Space, build_score
 from hge.scores.autoencoder import AutoencoderScore
-from hge.scores.subspace import SubspaceScore
 
 
-def teach(score: Score, x: torch.Tensor, seed: int = 0, *, first: bool = False, skip: bool = False) -> None:
-    if first:
-        score.start(x)
-    score.study(x, torch.zeros(len(x), dtype=torch.int64), score.draw(len(x), torch.Generator().manual_seed(seed)))
+def teach(score: Score, x: torch.Tensor, seed: int = 0, *, skip: bool = False) -> None:
+    noise = score.draw(len(x), torch.Generator().manual_seed(seed))
+    score.study(score.read(x), torch.arange(len(x)) % 3, noise)
     score.learn(torch.tensor(float(skip)))
 
 
 def digits() -> torch.Tensor:
     return torch.from_numpy((load_digits().data / 16).astype(np.float32))
-
-
-def learned(x: torch.Tensor, batch_size: int = 32, components: int = 16) -> SubspaceScore:
-    score = SubspaceScore(tuple(x.shape[1:]), components)
-    for number, part in enumerate(x.split(batch_size)):
-        teach(score, part, first=number == 0)
-        score.refresh(number * batch_size + len(part))
-    for _ in range(3):  # a few power iterations are not the last word
-        score.refresh(len(x))
-    return score
-
-
-def test_subspace_agrees_with_scikit_learns_probabilistic_pca() -> None:
-    x = digits()
-    theirs = -PCA(16).fit(x).score_samples(x) - 64 / 2 * np.log(2 * np.pi)
-    ours = learned(x).score(x, batch_statistics=False).numpy()
-    assert np.corrcoef(ours, theirs)[0, 1] > 0.999
-    np.testing.assert_allclose(ours.mean(), theirs.mean(), atol=1.0)
-
-
-def test_subspace_of_a_stream_is_that_of_the_whole() -> None:
-    x = digits()
-    once, streamed = learned(x, batch_size=len(x)), learned(x, batch_size=7)
-    torch.testing.assert_close(once.mean, streamed.mean, atol=1e-5, rtol=1e-4)
-    a, b = (s.score(x, batch_statistics=False) for s in (once, streamed))
-    assert torch.corrcoef(torch.stack([a, b]))[0, 1] > 0.9999
-    torch.testing.assert_close(a, b, atol=0.5, rtol=1e-2)
-
-
-def test_subspace_is_safe_far_from_the_origin() -> None:
-    x = digits()
-    near, far = learned(x), learned(x + 1000)
-    a, b = near.score(x, batch_statistics=False), far.score(x + 1000, batch_statistics=False)
-    assert torch.corrcoef(torch.stack([a, b]))[0, 1] > 0.99
-
-
-def test_subspace_finds_its_directions_behind_constant_inputs() -> None:
-    """An image's border: the first inputs never vary, and unit vectors would never leave them."""
-    x = torch.cat([torch.full((1797, 100), 0.3), digits()], dim=1)
-    score = learned(x)
-    exact = torch.linalg.eigvalsh(torch.cov(x.T, correction=0).double())[-16:].sum()
-    captured = (score.basis @ torch.cov(x.T, correction=0) @ score.basis.T).trace()
-    assert captured > 0.99 * exact
-    first = SubspaceScore((164,), 16)
-    teach(first, x[:128], first=True)
-    first.refresh(128)
-    covariance = torch.cov(x[:128].T, correction=0)
-    early = (first.basis @ covariance @ first.basis.T).trace()
-    assert early > 0.97 * torch.linalg.eigvalsh(covariance)[-16:].sum()
 
 
 def test_kl_is_summed_over_the_latents() -> None:
@@ -83,53 +27,10 @@ def test_kl_is_summed_over_the_latents() -> None:
     torch.testing.assert_close(score._loss(x, x, mean, log_variance), torch.tensor([16.0]))  # 32 × ½·1²
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    rows=st.integers(1, 40),
-    inputs=st.integers(1, 9),
-    scale=st.sampled_from([0.0, 1e-6, 1.0, 1e6]),
-    seed=st.integers(0, 9),
-)
-def test_subspace_scores_are_finite_whatever_comes(rows: int, inputs: int, scale: float, seed: int) -> None:
-    x = scale * torch.randn(rows, inputs, generator=torch.Generator().manual_seed(seed))
-    score = SubspaceScore((inputs,))
-    for number, part in enumerate(x.split(5)):
-        teach(score, part, first=number == 0)
-        score.refresh(5 * number + len(part))
-        assert torch.isfinite(score.score(x, batch_statistics=False)).all()
-        assert torch.isfinite(score.score(x + 1e3, batch_statistics=False)).all()
-
-
-def test_subspace_state_does_not_grow() -> None:
-    def size(score: SubspaceScore) -> int:
-        return sum(tensor.numel() for tensor in score.state_dict().values())
-
-    score = SubspaceScore((20,))
-    empty = size(score)
-    for step in range(50):
-        teach(score, torch.randn(16, 20, generator=torch.Generator().manual_seed(step)))
-        score.refresh(16 * step + 16)
-    assert size(score) == empty
-
-
-def test_subspace_does_not_stop_learning_after_a_long_stream() -> None:
-    """Neither overflows nor freezes before the counts of a long life."""
-    score = SubspaceScore((4,))
-    teach(score, torch.randn(1000, 4, generator=torch.Generator().manual_seed(0)), first=True)
-    for sums in (score.total, score.products):
-        sums.mul_(1e6)  # a thousand million rows
-    score.refresh(10**9)
-    before = score.mean.clone()
-    teach(score, torch.ones(10**5, 4))
-    score.refresh(10**9 + 10**5)
-    assert torch.isfinite(score.basis).all()
-    assert (score.mean > before).all()
-
-
 def autoencoder(config: ScoreConfig, optimiser: OptimiserConfig | None = None, net: str = "mlp") -> AutoencoderScore:
     torch.manual_seed(0)
     shape = (64,) if net == "mlp" else (3, 32, 32)
-    score = build_score(config, optimiser or OptimiserConfig(), AUTOENCODERS[net], shape, 10)
+    score = build_score(config, optimiser or OptimiserConfig(), AUTOENCODERS[net], shape, 10, Space(shape))
     assert isinstance(score, AutoencoderScore)
     return score
 
@@ -205,28 +106,54 @@ def test_log_variance_is_bounded() -> None:
     assert net.encode(torch.rand(2, 1, 4, 4))[1].abs().max() <= 6
 
 
-@pytest.mark.parametrize("name", ["sketch", "autoencoder"])
-def test_a_skipped_batch_leaves_no_trace(name: Literal["sketch", "autoencoder"]) -> None:
+NAMES = ["sketch", "class-sketch", "autoencoder", "shortlisted"]
+
+
+def made(name: str, space: Space) -> Score:
+    """A score of digits: one of those with a name, or the autoencoder with a sketch beside it."""
     torch.manual_seed(0)
-    x, score = digits(), build_score(ScoreConfig(name), OptimiserConfig(), AUTOENCODERS["mlp"], (64,), 10)
-    teach(score, x[:64], first=True)
-    before = {key: value.clone() for key, value in score.state_dict().items()}
+    shortlisted = name == "shortlisted"
+    config = ScoreConfig("autoencoder" if shortlisted else name)  # type: ignore[arg-type]
+    score = build_score(config, OptimiserConfig(), AUTOENCODERS["mlp"], (64,), 10, space, shortlisted=shortlisted)
+    assert isinstance(score, ShortlistedScore) == shortlisted
+    return score
+
+
+def kept(score: Score, space: Space) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in (score.state_dict() | space.state()).items()}
+
+
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_skipped_batch_leaves_no_trace(name: str, opened: bool) -> None:
+    x, space = digits(), Space((64,))
+    score = made(name, space)
+    teach(score, x[:64])
+    if opened:
+        score.open()
+    before = kept(score, space)
     for bad in (x[64:128], torch.full((3, 64), torch.nan)):
         teach(score, bad, skip=True)
-        for key, value in score.state_dict().items():
+        after = kept(score, space)
+        assert after.keys() == before.keys()
+        for key, value in after.items():
             torch.testing.assert_close(value, before[key], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", ["sketch", "autoencoder"])
-def test_stacked_scores_are_those_of_each_expert(name: Literal["sketch", "autoencoder"]) -> None:
-    torch.manual_seed(0)
-    x, scores = digits(), []
+@pytest.mark.parametrize("name", NAMES)
+def test_stacked_scores_are_those_of_each_expert(name: str) -> None:
+    x, space, scores = digits(), Space((64,)), []
     for expert in range(3):
-        score = build_score(ScoreConfig(name), OptimiserConfig(), AUTOENCODERS["mlp"], (64,), 10)
-        teach(score, x[100 * expert : 100 * expert + 100], first=True)
-        score.refresh(100)
-        scores.append(score)
+        scores.append(made(name, space))
+        teach(scores[-1], x[100 * expert : 100 * expert + 100])
+        scores[-1].open()
+        scores[-1].refresh(100)
     tensors = {key: torch.stack([s.gate_tensors()[key].detach() for s in scores]) for key in scores[0].gate_tensors()}
-    together = scores[0].stacked(tensors, x[:9], batch_statistics=False)
+    rows = scores[0].read(x[:9])
+    stacked = scores[0].stacked(tensors, rows, batch_statistics=False)
     alone = torch.stack([s.score(x[:9], batch_statistics=False) for s in scores])
-    torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(stacked, alone, rtol=1e-4, atol=1e-3)
+    together = scores[0].together(tensors, rows)
+    torch.testing.assert_close(together, torch.stack([s.score_together(x[:9]) for s in scores]), rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(together, alone.double().mean(1), rtol=1e-4, atol=1e-3)
+    assert len(together.unique()) == 3

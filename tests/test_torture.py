@@ -28,7 +28,7 @@ def ignore(line: str) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")
 def test_killed_three_times_and_no_byte_differs(tmp_path: Path) -> None:
-    found = torture_kills(tmp_path, ignore, [1], [("hge", "default")])
+    found = torture_kills(tmp_path, ignore, [1], [("hge", "paper")])
     assert found["by_kind"] == {"random": 1, "probation": 1, "renaming": 1}
     assert found["with_newcomers"] >= 1
     assert not complaints_of("kills", found)

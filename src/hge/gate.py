@@ -60,6 +60,7 @@ class Tree:
 
     nodes: list[Node] = field(default_factory=lambda: [Node(expert=-1, parent=-1)])
     children: list[list[int]] = field(default_factory=lambda: [[]])
+    _arrays: dict[int, IntArray] = field(default_factory=dict, repr=False, compare=False)
     _owners: IntArray = field(default_factory=lambda: np.array([-1]), repr=False, compare=False)
 
     @property
@@ -68,6 +69,12 @@ class Tree:
         if len(self._owners) != len(self.nodes):
             self._owners = np.array([node.expert for node in self.nodes], dtype=np.int64)
         return self._owners
+
+    def _children_of(self, node: int) -> IntArray:
+        """Return a node's children as an array, which is kept for the same reason."""
+        if len(self._arrays.get(node, ())) != len(self.children[node]):
+            self._arrays[node] = np.array(self.children[node], dtype=np.int64)
+        return self._arrays[node]
 
     @property
     def experts(self) -> list[int]:
@@ -126,9 +133,9 @@ class Tree:
         frontier = [(ROOT, np.arange(groups))]
         while frontier:
             n, members = frontier.pop()
-            children = np.array(self.children[n], dtype=np.int64)
-            if not len(children) or not len(members):
+            if not self.children[n] or not len(members):
                 continue
+            children = self._children_of(n)
             scores = answers.ask(self.owners[children], members)
             choice = scores.argmin(axis=0)
             lowest = scores[choice, np.arange(len(members))]
@@ -169,10 +176,12 @@ class _Answers:
 
     def __init__(self, score: ScoreExperts, experts: int, groups: int) -> None:
         self._score = score
+        self._nothing_known = True
         self.scores = np.full((experts, groups), np.inf)
 
     def ask_one(self, expert: int, groups: IntArray) -> FloatArray:
         """Return one expert's scores [groups]."""
+        self._nothing_known = False
         unknown = groups[np.isinf(self.scores[expert, groups])]
         if len(unknown):
             self.scores[expert, unknown] = self._score([expert], unknown)[0]
@@ -182,10 +191,8 @@ class _Answers:
     def ask(self, ids: IntArray, groups: IntArray) -> FloatArray:
         """Return the scores [ids, groups]."""
         cells = np.ix_(ids, groups)
-        if np.isinf(self.scores[cells]).all():
-            self.scores[cells] = self._score(ids, groups)
-        else:
-            for i in ids.tolist():
-                self.ask_one(i, groups)
-        answered: FloatArray = self.scores[cells]
-        return answered
+        if self._nothing_known or np.isinf(self.scores[cells]).all():
+            self._nothing_known = False
+            answered = self.scores[cells] = self._score(ids, groups)
+            return answered
+        return np.stack([self.ask_one(i, groups) for i in ids.tolist()])

@@ -100,7 +100,7 @@ def gates(
     right = samples.answer[samples.task, np.arange(len(samples.task))] == samples.label
     result = {
         "scores": rows,
-        "separate": _mean_over_tasks(right, samples.task),
+        "separate": mean_over_tasks(right, samples.task),
         "mixture": _mixture(calibration, samples, scenario.classes),
         "unknown": last_task_unknown(pool, experts, *_parted(samples)) if len(experts) > 2 else None,
         "groups": list(GROUPS),
@@ -193,7 +193,7 @@ def _row(contestant: Contestant, samples: Samples, keys: Keys) -> dict[str, Any]
     scores = np.concatenate([contestant.rows(part) for part in torch.split(samples.x, ROWS_AT_ONCE)], axis=1)
     gate, accuracy = {}, {}
     for size in GROUPS:
-        groups = _groups(samples.task, size, keys)
+        groups = group_rows(samples.task, size, keys)
         if not len(groups):
             continue
         if size > 1 and contestant.together is not None:
@@ -202,12 +202,12 @@ def _row(contestant: Contestant, samples: Samples, keys: Keys) -> dict[str, Any]
             means = scores[:, groups].mean(axis=2)
         chosen, task = means.argmin(axis=0), samples.task[groups[:, 0]]
         right = samples.answer[chosen[:, None], groups] == samples.label[groups]
-        gate[str(size)] = _mean_over_tasks(chosen == task, task)
-        accuracy[str(size)] = _mean_over_tasks(right.mean(axis=1), task)
+        gate[str(size)] = mean_over_tasks(chosen == task, task)
+        accuracy[str(size)] = mean_over_tasks(right.mean(axis=1), task)
     return {"score": contestant.name, "gate_accuracy": gate, "accuracy": accuracy} | _cost(contestant, samples.x)
 
 
-def _groups(task: IntArray, size: int, keys: Keys) -> IntArray:
+def group_rows(task: IntArray, size: int, keys: Keys) -> IntArray:
     """Return [groups, size]: full groups of rows of one task, shuffled."""
     made = []
     for number in np.unique(task):
@@ -216,7 +216,8 @@ def _groups(task: IntArray, size: int, keys: Keys) -> IntArray:
     return np.concatenate(made)
 
 
-def _mean_over_tasks(values: Any, task: IntArray) -> float:
+def mean_over_tasks(values: Any, task: IntArray) -> float:
+    """Return the mean over tasks of the mean of a task's values, in percent."""
     return round(float(100 * np.mean([np.mean(values[task == t]) for t in np.unique(task)])), 3)
 
 
@@ -247,4 +248,4 @@ def _mixture(calibration: Calibration, samples: Samples, outputs: int) -> float:
     assert joint is not None
     parts = torch.split(samples.x, ROWS_AT_ONCE)
     answers = np.concatenate([joint.mixture(calibration.evidence(part), outputs).argmax(axis=1) for part in parts])
-    return _mean_over_tasks(answers == samples.label, samples.task)
+    return mean_over_tasks(answers == samples.label, samples.task)

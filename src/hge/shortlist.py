@@ -49,9 +49,14 @@ class Shortlist:
     experts_at_fit: int = 0
     trained_at_fit: int = 0
 
-    def length(self, rows: int) -> int:
-        """Return how many experts are asked about a group of so many rows."""
-        return self.batch if 2 * rows > self.batch_rows else self.row
+    def length(self, rows: int, experts: int) -> int:
+        """Return how many of the experts are asked about a group of so many rows.
+
+        All, if it would be more than half of them: what little is saved costs more in accuracy
+        (cif100-20, single samples: 45.8 with 18 of 20 asked, 49.7 with all).
+        """
+        length = self.batch if 2 * rows > self.batch_rows else self.row
+        return length if 0 < 2 * length <= experts else experts
 
     def choose(self, sketches: FloatArray, rows: int) -> npt.NDArray[np.bool_]:
         """Return [experts, groups]: who is asked about groups of so many rows, by everybody's sketches of them.
@@ -60,11 +65,11 @@ class Shortlist:
         >>> sketches = np.array([[1.0, 7.0], [2.0, 6.0], [3.0, 5.0]])
         >>> both.choose(sketches, rows=32).tolist()
         [[True, False], [False, False], [False, True]]
-        >>> both.choose(sketches, rows=1).sum(axis=0).tolist()
-        [2, 2]
+        >>> both.choose(sketches, rows=1).sum(axis=0).tolist()  # two of three would save too little
+        [3, 3]
         """
-        length = self.length(rows)
-        if not 0 < length < len(sketches):
+        length = self.length(rows, len(sketches))
+        if length == len(sketches):
             return np.ones(sketches.shape, bool)
         chosen = np.zeros(sketches.shape, bool)
         best = np.argpartition(sketches, length - 1, axis=0)[:length]

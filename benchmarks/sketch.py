@@ -1,0 +1,154 @@
+"""How the sketch is made: every choice in it, on validation rows of three scenarios, seeds 100 and 101.
+
+    python benchmarks/sketch.py --data DATA [--out results/choices/sketch.json]
+
+Each expert learns its task's training rows once. Figures are the percentage of groups of 1, 8, 32 and 128 validation
+rows that come to their own expert, a task counting as much as another. One thing is changed at a time:
+
+- opening: rows from which the directions are drawn (the rest of them at random where the rows show fewer);
+- directions: how many;
+- tail: spreads beyond which a coordinate grows like a logarithm;
+- rows: how many rows an expert has seen, "608 / all" every other one; with and without the allowance for few rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import hge.scores.sketch as sketch_module
+import hge.scores.space as space_module
+from hge.build import build_scenario
+from hge.data.scenarios import Scenario
+from hge.data.validation import for_choosing
+from hge.gates import GROUPS, group_rows, mean_over_tasks
+from hge.keys import Keys
+from hge.recipes import build_config
+from hge.record import commit, environment, write_json
+from hge.scores import SketchScore, Space
+from hge.types import as_float
+
+SCENARIOS, SEEDS = ("smnist", "cif10", "cif100-10"), (100, 101)
+ALL = 10**9
+AT_ONCE = 512
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to make a sketch."""
+
+    name: str
+    opening: int = space_module.OPENING
+    directions: int = 0
+    tail: float = space_module.TAIL
+    rows: tuple[int, ...] = (ALL,)
+    """Of one expert after the other, and again from the first."""
+    allowance: bool = True
+
+
+CASES = (
+    Case("as shipped"),
+    *(Case(f"opening of {n} rows", opening=n) for n in (1, 8, 64, 128, 2048)),
+    *(Case(f"{n} directions", directions=n) for n in (16, 32, 128)),
+    *(Case(f"tail from {t:g}", tail=t) for t in (3.0, 12.0, 1e6)),
+    *(
+        Case(
+            f"{few} / {'all' if mixed else few} rows{'' if allowance else ', no allowance'}",
+            rows=rows,
+            allowance=allowance,
+        )
+        for few in (64, 200, 608, 2432)
+        for mixed, rows in ((False, (few,)), (True, (few, ALL)))
+        for allowance in (True, False)
+    ),
+)
+
+
+@contextmanager
+def as_in(case: Case) -> Iterator[None]:
+    """Make sketches this way inside the block."""
+    gaussians = sketch_module.gaussians
+
+    def without_allowance(moments: Tensor, space: Space) -> Tensor:
+        weights, rows, width = gaussians(moments, space), moments[:, 0], space.width - 1
+        trust = rows / (rows + max(width, sketch_module.PRIOR_ROWS))
+        weights[:, 0] += width / (rows + sketch_module.PRIOR_ROWS) + width * (width - 1) * trust.square() / (4 * rows)
+        return weights
+
+    with (
+        mock.patch.object(space_module, "TAIL", case.tail),
+        mock.patch.object(space_module, "OPENING", case.opening),
+        mock.patch.object(sketch_module, "PRIOR_VARIANCE", case.tail**-2),
+        mock.patch.object(sketch_module, "gaussians", gaussians if case.allowance else without_allowance),
+    ):
+        yield
+
+
+def measure(scenario: Scenario, keys: Keys, case: Case) -> dict[str, list[float]]:
+    """Let every expert's sketch and class-sketch learn its task; return how many groups come to their own."""
+    space, found = Space(scenario.shape, case.directions), {}
+    tasks = scenario.tasks
+    orders = [torch.from_numpy(keys.rng("shuffle", t, 0).permutation(len(task.train))) for t, task in enumerate(tasks)]
+    first = tasks[0].train.batch(orders[0][: case.opening])
+    space.collect(as_float(first.x), first.y)
+    space.fix()
+    test = [task.test.whole() for task in tasks]
+    rows, owner = torch.cat([as_float(b.x) for b in test]), np.repeat(np.arange(len(test)), [len(b) for b in test])
+    for name, classes in (("sketch", 1), ("class-sketch", scenario.classes)):
+        scores = [SketchScore(space, classes) for _ in tasks]
+        for number, (task, score, order) in enumerate(zip(tasks, scores, orders, strict=True)):
+            for positions in torch.split(order[: case.rows[number % len(case.rows)]], AT_ONCE):
+                batch = task.train.batch(positions)
+                score.study(score.read(as_float(batch.x)), batch.y, None)
+                score.learn(skip=torch.zeros(()))
+            score.refresh(0)
+        stacked = {"weights": torch.stack([score.weights for score in scores])}
+        ask: Callable[[Tensor], Tensor] = lambda x, s=scores[0], w=stacked: s.stacked(
+            w, s.read(x), batch_statistics=False
+        )
+        answers = np.concatenate([ask(part).numpy() for part in torch.split(rows, AT_ONCE)], axis=1)
+        found[name] = []
+        for size in GROUPS:
+            groups = group_rows(owner, size, keys)
+            own = owner[groups[:, 0]]
+            found[name].append(mean_over_tasks(answers[:, groups].mean(axis=2).argmin(axis=0) == own, own))
+    return found
+
+
+def main() -> None:
+    """Measure all cases, print a table, write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=None)
+    parser.add_argument("--out", type=Path, default=Path("results/choices/sketch.json"))
+    options = parser.parse_args()
+    document: dict[str, Any] = {"groups": list(GROUPS), "seeds": list(SEEDS), "part": "validation", "scenarios": {}}
+    document["protocol"] = {"commit": commit()} | environment()
+    for name in SCENARIOS:
+        scenarios = []
+        for seed in SEEDS:
+            config, keys = replace(build_config(name), seed=seed), Keys(seed)
+            scenarios.append((for_choosing(build_scenario(config, keys, options.data)), keys))
+        rows = document["scenarios"][name] = {}
+        for case in CASES:
+            with as_in(case):
+                seeds = [measure(scenario, keys, case) for scenario, keys in scenarios]
+            rows[case.name] = {
+                score: np.mean([own[score] for own in seeds], axis=0).round(2).tolist() for score in seeds[0]
+            }
+            told = "   ".join(" / ".join(f"{v:5.1f}" for v in figures) for figures in rows[case.name].values())
+            print(f"{name:10} {case.name:32} {told}", flush=True)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(options.out, document)
+
+
+if __name__ == "__main__":
+    main()

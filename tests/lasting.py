@@ -1,0 +1,19 @@
+"""What of a result a second run of the same settings must bring back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def lasting(result: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the clock's figures, and what tells of the machine."""
+    kept = {name: value for name, value in result.items() if name not in ("samples_per_second", "protocol")}
+    if "cost" in kept:
+        kept["cost"] = {name: _counted(value) for name, value in kept["cost"].items()}
+    return kept
+
+
+def _counted(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {name: count for name, count in value.items() if not name.endswith("_ms_per_row")}

@@ -14,7 +14,7 @@ rows that come to their own expert, a task counting as much as another. One thin
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -112,10 +112,14 @@ def measure(scenario: Scenario, keys: Keys, case: Case) -> dict[str, list[float]
                 score.learn(skip=torch.zeros(()))
             score.refresh(0)
         stacked = {"weights": torch.stack([score.weights for score in scores])}
-        ask: Callable[[Tensor], Tensor] = lambda x, s=scores[0], w=stacked: s.stacked(
-            w, s.read(x), batch_statistics=False
+        first_of = scores[0]
+        answers = np.concatenate(
+            [
+                first_of.stacked(stacked, first_of.read(part), batch_statistics=False).numpy()
+                for part in torch.split(rows, AT_ONCE)
+            ],
+            axis=1,
         )
-        answers = np.concatenate([ask(part).numpy() for part in torch.split(rows, AT_ONCE)], axis=1)
         found[name] = []
         for size in GROUPS:
             groups = group_rows(owner, size, keys)

@@ -260,8 +260,8 @@ def _organise_table(config: RunConfig, result: dict[str, Any]) -> Table:
     table = Table(
         "", "right expert", "experts queried", title=f"{config.scenario}, batches of {config.test_batch_size}"
     )
-    for name, about in ORGANISATIONS.items():
-        row = result["organisation"][name]
+    for name, row in result["organisation"].items():
+        about = ORGANISATIONS[name]
         table.add_row(about, f"{row['accuracy']:.2f} %", f"{row['experts_queried']:.2f} of {len(result['tasks'])}")
     return table
 
@@ -280,6 +280,13 @@ def _result_table(config: RunConfig, result: dict[str, Any]) -> Table:
         ("experts_queried", "experts queried", "{:.2f}"),
     ):
         table.add_row(title, *(form.format(result[f"{name}_{routing}"]) for routing in ("sample", "batch")))
+    if cost := result.get("cost"):  # not in results of earlier versions
+        for name, title, form in (
+            ("gate_multiply_adds", "gate, multiply-adds a row", "{:,}"),
+            ("gate_expert_equivalents", "gate, expert-equivalents", "{:.3g}"),
+            ("answer_ms_per_row", "answer, ms a row", "{:.3g}"),
+        ):
+            table.add_row(title, *(form.format(cost[routing][name]) for routing in ("sample", "batch")))
     delay = result["switch_delay"]
     table.add_section()
     unpromoted = f", {result['experts_unpromoted']} unpromoted" if result["experts_unpromoted"] else ""

@@ -156,19 +156,18 @@ def _trees(groups: Sequence[Group]) -> dict[str, dict[str, Markup]]:
     found = {}
     for group in groups:
         result = group.first
-        if "trees" in result or result["protocol"]["method"] == "hge":
-            drawn = {name: tree for name, tree in trees_of(result).items() if name != "ge"}
+        if "trees" in result or _is_papers_tree(result["protocol"]):
+            drawn = {name: tree for name, tree in trees_of(result).items() if name not in ("ge", "shortlist")}
             name = f"{group.name}, seed {result['protocol']['seed']}"
-            found[name] = {_organiser(result, key): Markup(tree_svg(tree)) for key, tree in drawn.items()}
+            found[name] = {ORGANISATIONS[key]: Markup(tree_svg(tree)) for key, tree in drawn.items()}
     return found
 
 
-def _organiser(result: Result, tree: str) -> str:
-    """Say who made a tree; HGE is the paper's in its recipe, and ours in the others."""
-    protocol = result["protocol"]
+def _is_papers_tree(protocol: dict[str, Any]) -> bool:
+    """HGE has a tree in the paper's recipe; in the others it is a shortlist."""
     usual = "lca" if protocol["recipe"] == "paper" else "tree"
-    ours = protocol.get("changed", {}).get("learner.organisation", usual) == "tree"
-    return ORGANISATIONS["tree" if ours and "trees" not in result else tree]
+    organisation = protocol.get("changed", {}).get("learner.organisation", usual)
+    return bool(protocol["method"] == "hge" and organisation == "lca")
 
 
 def _gates(folder: Path) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ ORGANISATIONS = {
     "ge": "GE: flat",
     "hge": "HGE: Algorithm 3 in the order of the tasks",
     "upper": "Upper: the cheapest good tree of many orders",
-    "tree": "Ours: experts that know their own",
+    "shortlist": "Ours: the best sketches are asked",
 }
 
 
@@ -101,7 +101,8 @@ def _run_page(record: RunRecord) -> str:
 
 def _organise_page(result: dict[str, Any]) -> str:
     trees = {name: Markup(tree_svg(drawn)) for name, drawn in trees_of(result).items()}
-    return render("organise.html.j2", result=result, protocol=result["protocol"], trees=trees, names=ORGANISATIONS)
+    known = {name: about for name, about in ORGANISATIONS.items() if name in result["organisation"]}
+    return render("organise.html.j2", result=result, protocol=result["protocol"], trees=trees, names=known)
 
 
 def render(template: str, **values: Any) -> str:

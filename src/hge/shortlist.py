@@ -90,8 +90,10 @@ class Shortlist:
     def fit(self, step: int, experts: int, trained: int) -> None:
         """Set the lengths by what the experts remember."""
         batches, rows = [], []
-        for owner in range(experts):
-            places = range(0, self.replays.size(owner), ceil(experts * self.replays.size(owner) / MOST_BATCHES) or 1)
+        owners = range(0, experts, ceil(experts / MOST_BATCHES))
+        for owner in owners:
+            size = self.replays.size(owner)
+            places = range(0, size, ceil(size / max(1, MOST_BATCHES // len(owners))) or 1)
             found = [self._ranks(experts, owner, place) for place in places]
             if len(found) >= ENOUGH:  # the worst may have come with a switch, and be another's
                 found.pop(max(range(len(found)), key=lambda place: found[place][0]))

@@ -96,12 +96,20 @@ HEADINGS = (
 )
 
 
+SUPERSEDED = "superseded"
+
+
 def read_results(folder: Path) -> list[Result]:
-    """Return all results of runs below a folder, in the order of their paths; other JSON files are left alone."""
+    """Return all results of runs below a folder, in the order of their paths; other JSON files are left alone.
+
+    So is a folder `superseded` in it: runs of code that is no more.
+    """
     if not folder.is_dir():
         raise ValueError(f"results: got {folder}, expected a folder with results of runs")
     found = []
     for path in sorted(folder.rglob("*.json")):
+        if SUPERSEDED in path.relative_to(folder).parts:
+            continue
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:

@@ -2,7 +2,7 @@
 
     python benchmarks/packing.py [--device cuda] [--net mlp] [--processes 1,2,4,8] [--out results/bench/packing.json]
 
-Every process learns a synthetic stream of its own, GE sticky with the subspace score. With NVIDIA's MPS running
+Every process learns a synthetic stream of its own, GE sticky with the sketch. With NVIDIA's MPS running
 (`nvidia-cuda-mps-control -d`) and CUDA_MPS_PIPE_DIRECTORY set, the processes share a GPU instead of taking turns.
 """
 

@@ -20,7 +20,7 @@ from hge.tables import NOT_COMPARABLE, Line, build_table, precision_of, read_res
 
 ROOT = Path(__file__).parent.parent
 DIGITS = ("split-digits", "permuted-digits", "recurring-digits")
-METHODS = (("ge", "default"), ("ge-no-review", "default"), ("ge", "paper"))
+METHODS = (("ge", "default"), ("ge", "paper"))
 # file stem, and the paper's GE: gate accuracy in batches of 128 (Tables 4 and 5)
 GATES = (
     ("smnist", 100.0),
@@ -47,16 +47,31 @@ SIDE = (
     ("cif100-10", "two superclasses a task", "cif100-superclasses-ge-paper-epochs40-precision-bf16", 1),
 )
 TIMED = ("ge", "hge", "separate")
-SPEED = ("mlp-autoencoder", "mlp-sketch", "resnet18-autoencoder", "resnet18-sketch")
+SPEED = ("mlp-autoencoder", "mlp-sketch", "resnet18-autoencoder")
 GROUPS = ("1", "8", "32", "128")
 TREES = (("ge", "default"), ("hge", "default"), ("hge", "paper"))
 # scenario, file stem, seeds, the paper's HGE and Upper: experts queried (Table 2); None: the digits are ours
 PAPERS = tuple(dict.fromkeys(cell.scenario for cell in paper_cells(2)))
 """The paper's scenarios."""
 ORGANISED = (
-    ("split-digits", "digits/split-digits", 5),
-    ("permuted-digits, 20 tasks", "digits/permuted-digits-20", 5),
-    *((name, f"real/{name}", 5 if name in ("smnist", "mnist-kmnist") else 3) for name in PAPERS),
+    ("split-digits", "digits/split-digits", 3),
+    *((name, f"real/{name}", 3) for name in ("smnist", "cif10")),
+)
+RELEASED = (("sketch", "subspace"), ("class-sketch", "class-subspace"))
+"""Scores, and what they took the place of."""
+# file stem, seeds
+COSTS = (
+    ("real/smnist-ge-default", 5),
+    ("real/pmnist-ge-default", 3),
+    ("real/cif10-ge-default", 3),
+    ("reproduced/smnist-ge-best-epochs40", 5),
+    ("reproduced/smnist-hge-best-epochs40", 1),
+    ("reproduced/cif10-ge-best-epochs10-precision-tf32", 2),
+    ("reproduced/cif10-hge-best-epochs10-precision-tf32", 1),
+    ("reproduced/cif100-10-ge-best-epochs60-precision-bf16", 1),
+    ("reproduced/cif100-10-hge-best-epochs60-precision-bf16", 1),
+    ("reproduced/cif100-20-ge-best-epochs60-precision-bf16", 1),
+    ("reproduced/cif100-20-hge-best-epochs60-precision-bf16", 1),
 )
 
 
@@ -98,17 +113,17 @@ def digits_table() -> str:
 
 
 def trees_table() -> str:
-    """What the paper's tree loses, and ours does not."""
+    """What the paper's tree loses against asking everybody's sketch."""
     lines = [
         "| scenario | method | recipe | accuracy, single samples | accuracy, batches of 32 "
         "| experts queried, single samples | experts queried, batches of 32 |",
         "|---|---|---|---|---|---|---|",
     ]
-    for name, stem in (
-        ("split-digits", "digits/split-digits"),
-        ("permuted-digits, 20 tasks", "digits/permuted-digits-20"),
+    for name, stem, rows in (
+        ("split-digits", "digits/split-digits", TREES),
+        ("permuted-digits, 20 tasks", "digits/permuted-digits-20", TREES[-1:]),
     ):
-        for method, recipe in TREES:
+        for method, recipe in rows:
             runs = results(stem, method, recipe)
             keys = ("accuracy_sample", "accuracy_batch", "experts_queried_sample", "experts_queried_batch")
             figures = " | ".join(spread([r[key] for r in runs]) for key in keys)
@@ -117,17 +132,17 @@ def trees_table() -> str:
 
 
 def organised_table() -> str:
-    """The same experts, organised in four ways."""
+    """The same experts, organised in three ways."""
     lines = [
-        "| scenario | seeds | flat: right | HGE: right | Upper: right | ours: right "
-        "| experts | HGE: asked | Upper: asked | ours: asked | paper's HGE / Upper: asked |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| scenario | seeds | flat: right | HGE: right | Upper: right "
+        "| experts | HGE: asked | Upper: asked | paper's HGE / Upper: asked |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     papers = {(c.scenario, c.method): c.mean for c in paper_cells(2) if c.figure == "experts_queried"}
     for name, stem, seeds in ORGANISED:
         runs = results(stem, "organise", "default", seeds)
-        right = [spread([r["organisation"][k]["accuracy"] for r in runs]) for k in ("ge", "hge", "upper", "tree")]
-        asked = [spread([r["organisation"][k]["experts_queried"] for r in runs]) for k in ("hge", "upper", "tree")]
+        right = [spread([r["organisation"][k]["accuracy"] for r in runs]) for k in ("ge", "hge", "upper")]
+        asked = [spread([r["organisation"][k]["experts_queried"] for r in runs]) for k in ("hge", "upper")]
         paper = f"{papers[name, 'HGE']} / {papers[name, 'Upper']}" if name in PAPERS else "–"
         about = f"{name} (not comparable)" if name in NOT_COMPARABLE else name
         lines.append(
@@ -140,13 +155,55 @@ def scale_table() -> str:
     """How the cost of a choice grows with the experts."""
     rows = json.loads((ROOT / "results" / "scale.json").read_text())["rows"]
     lines = [
-        "| experts | asked per batch, tree | tree, ms | flat (one batched product), ms | right, tree | right, flat |",
-        "|---|---|---|---|---|---|",
+        "| experts | gate, a batch of 128, ms | gate, a row, ms | answer, a row, ms | first answer, ms "
+        "| right, batches | right, single rows | memory of all experts, MB |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for r in rows:
-        times = f"{r['tree_ms']:.2f} | {r['flat_ms']:.2f}"
-        right = f"{r['tree_right']:.1f} % | {r['flat_right']:.1f} %"
-        lines.append(f"| {r['experts']} | {r['queried']:.1f} | {times} | {right} |")
+        times = " | ".join(f"{r[k]:.2f}" for k in ("gate_batch_ms", "gate_row_ms", "answer_row_ms", "first_answer_ms"))
+        right = f"{r['right_batch']:.1f} % | {r['right_sample']:.1f} %"
+        lines.append(f"| {r['experts']:,} | {times} | {right} | {r['pool_mb']:,.0f} |")
+    return "\n".join(lines)
+
+
+def sketches_table() -> str:
+    """How often a sketch finds the right expert, beside what it took the place of."""
+    lines = [
+        "| scenario | score | 1 | 8 | 32 | 128 | its predecessor: 1 | 8 | 32 | 128 |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for stem, _ in GATES:
+        new, old = (boards_of(stem, folder)[1] for folder in ("gates", "superseded/gates"))
+        for score, before in RELEASED:
+            cells = []
+            for boards, name in ((new, score), (old, before)):
+                rows = [row for board in boards for row in board["scores"] if row["score"] == name]
+                cells += [spread([row["gate_accuracy"][size] for row in rows]) for size in GROUPS]
+            lines.append(f"| {new[0]['protocol']['scenario']} | {score} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def costs_table() -> str:
+    """What the gate costs, in multiply-adds and in passes of an expert's network."""
+    lines = [
+        "| scenario, method, recipe | experts | routing | accuracy | experts asked | gate, multiply-adds a row "
+        "| gate, expert-equivalents | gate, ms a row | answer, ms a row |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for stem, seeds in COSTS:
+        runs = of_seeds(stem, seeds)
+        told = runs[0]["protocol"]
+        about = f"{told['scenario']}, {told['method']}, {told['recipe']} | {runs[0]['experts']}"
+        for routing, name in (("sample", "single samples"), ("batch", f"batches of {told['test_batch_size']}")):
+            costs = [run["cost"][routing] for run in runs]
+            asked = np.mean([run[f"experts_queried_{routing}"] for run in runs])
+            equivalents = np.mean([cost["gate_expert_equivalents"] for cost in costs])
+            times = [np.median([cost[key] for cost in costs]) for key in ("gate_ms_per_row", "answer_ms_per_row")]
+            lines.append(
+                f"| {about} | {name} | {spread([run[f'accuracy_{routing}'] for run in runs])} | {asked:.2f} "
+                f"| {np.mean([cost['gate_multiply_adds'] for cost in costs]):,.0f} | {equivalents:.3g} "
+                f"| {times[0]:.3g} | {times[1]:.3g} |"
+            )
     return "\n".join(lines)
 
 
@@ -168,9 +225,9 @@ def speed_table() -> str:
     return "\n".join(lines)
 
 
-def boards_of(stem: str) -> tuple[str, list[dict[str, Any]]]:
+def boards_of(stem: str, folder: str = "gates") -> tuple[str, list[dict[str, Any]]]:
     """Return what a leaderboard is about, and the leaderboard of each seed."""
-    files = [ROOT / f"results/gates/{stem}-seed{seed}.json" for seed in range(GATE_SEEDS)]
+    files = [ROOT / f"results/{folder}/{stem}-seed{seed}.json" for seed in range(GATE_SEEDS)]
     boards = [json.loads(file.read_text()) for file in files]
     assert {board["part"] for board in boards} == {"test"}
     assert [board["protocol"]["seed"] for board in boards] == list(range(GATE_SEEDS))
@@ -202,10 +259,10 @@ def gates_table() -> str:
 
 
 def leaderboard_table() -> str:
-    """How often each score finds the right expert, and at what cost."""
+    """How often each score finds the right expert."""
     lines = [
-        f"| scenario, recipe (network), epochs | score | {' | '.join(GROUPS)} | accuracy, 1 | multiply-adds | µs |",
-        "|---|---|---|---|---|---|---|---|---|",
+        f"| scenario, recipe (network), epochs | score | {' | '.join(GROUPS)} | accuracy, 1 |",
+        "|---|---|---|---|---|---|---|",
     ]
     for stem, _ in GATES:
         about, boards = boards_of(stem)
@@ -213,8 +270,7 @@ def leaderboard_table() -> str:
             rows = [board["scores"][number] for board in boards]
             gate = " | ".join(spread([row["gate_accuracy"][size] for row in rows]) for size in GROUPS)
             accuracy = spread([row["accuracy"]["1"] for row in rows])
-            cost = f"{first['multiply_adds']:,} | {np.median([row['microseconds'] for row in rows]):.1f}"
-            lines.append(f"| {about} | {first['score']} | {gate} | {accuracy} | {cost} |")
+            lines.append(f"| {about} | {first['score']} | {gate} | {accuracy} |")
     return "\n".join(lines)
 
 
@@ -320,9 +376,10 @@ PAGES = {
         "gates": gates_table,
         "speed": speed_table,
         "scale": scale_table,
+        "costs": costs_table,
     },
     "benchmarks/README.md": {"everything": everything_table},
-    "docs/gates.md": {"leaderboard": leaderboard_table, "unknown": unknown_table},
+    "docs/gates.md": {"sketches": sketches_table, "leaderboard": leaderboard_table, "unknown": unknown_table},
 }
 
 

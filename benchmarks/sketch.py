@@ -1,4 +1,4 @@
-"""How the sketch is made: every choice in it, on validation rows of three scenarios, seeds 100 and 101.
+"""How the sketch is made: every choice in it, on validation rows of two scenarios, seed 100.
 
     python benchmarks/sketch.py --data DATA [--out results/choices/sketch.json]
 
@@ -37,7 +37,7 @@ from hge.record import commit, environment, write_json
 from hge.scores import SketchScore, Space
 from hge.types import as_float
 
-SCENARIOS, SEEDS = ("smnist", "cif10", "cif100-10"), (100, 101)
+SCENARIOS, SEEDS = ("smnist", "cif100-10"), (100,)
 ALL = 10**9
 AT_ONCE = 512
 
@@ -57,16 +57,16 @@ class Case:
 
 CASES = (
     Case("as shipped"),
-    *(Case(f"opening of {n} rows", opening=n) for n in (1, 8, 64, 128, 2048)),
-    *(Case(f"{n} directions", directions=n) for n in (16, 32, 128)),
-    *(Case(f"tail from {t:g}", tail=t) for t in (3.0, 12.0, 1e6)),
+    *(Case(f"opening of {n} rows", opening=n) for n in (1, 8, 128, 2048)),
+    *(Case(f"{n} directions", directions=n) for n in (32, 128)),
+    *(Case(f"tail from {t:g}", tail=t) for t in (3.0, 1e6)),
     *(
         Case(
             f"{few} / {'all' if mixed else few} rows{'' if allowance else ', no allowance'}",
             rows=rows,
             allowance=allowance,
         )
-        for few in (64, 200, 608, 2432)
+        for few in (64, 608)
         for mixed, rows in ((False, (few,)), (True, (few, ALL)))
         for allowance in (True, False)
     ),

@@ -56,7 +56,8 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         net : {"mlp", "mlp-wide", "mlp-relu-logits", "resnet18", "resnet18-cifar", "conv4"} or callable
             Network of every expert, or a factory `(shape of one input, outputs) -> nn.Module` that returns logits.
         gate_score : {"sketch", "class-sketch", "autoencoder"}
-            How an expert's suitability for an input is measured.
+            How an expert's suitability for an input is measured: a Gaussian of what it learned, one of each of its
+            classes (better on single rows, costs more), or the paper's autoencoder.
         joint : bool
             Choose who answers by all that all experts know of a row, calibrated on what they remember.
         mixture : bool
@@ -74,7 +75,8 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         class_capacity : int
             Outputs that every expert's head reserves. Classes appear as they come, up to this many.
         organisation : {"flat", "tree", "lca"}
-            Ask all experts (GE); or go through a tree (HGE), ours or the paper's.
+            Ask all experts (GE); ask for costly scores, the autoencoder's or the joint's, only those with the best
+            sketches ("tree"); or go through the paper's tree (HGE).
         max_experts : int
             No more experts than this; a new task then goes to the expert that knows it best, which may forget.
             0: no limit.

@@ -94,7 +94,7 @@ def changes(config: RunConfig) -> dict[str, Any]:
 
 
 def default(scenario: str) -> RunConfig:
-    """The library's settings: subspace score, sticky, newcomers answer."""
+    """The library's settings: sketches, sticky, newcomers answer."""
     info, settings = SCENARIOS[scenario], PAPER[scenario]
     return RunConfig(
         scenario=scenario,
@@ -121,7 +121,7 @@ def paper(scenario: str) -> RunConfig:
 
 
 def best(scenario: str) -> RunConfig:
-    """What was best on validation parts: a subspace per class, a joint score that answers, averaged weights.
+    """What was best on validation parts: a sketch per class, a joint score that answers, averaged weights.
 
     For digits an MLP four times as wide; for photographs four convolutions, trained on flipped and cropped images.
     """

@@ -2,9 +2,10 @@
 
     python benchmarks/scale.py [--device cpu] [--most 10000] [--out results/scale.json]
 
-MLP experts of 28×28 inputs, each trained on a few batches of its own synthetic task; tasks share 31 domains, so that
-they have neighbours. Times are medians; the first answer is the very first one after the last expert was added, so that
-nothing is prepared for it. Memory is what the pool holds, and the process at its peak; there is no replay of so many.
+MLP experts of 28×28 inputs; the sketch of each has learned 512 rows of a synthetic task of its own, and the networks
+beyond the first are copies of it, which cost as much to keep and to ask. Tasks share 31 domains, so that they have
+neighbours. Times are medians; the first answer is the very first one after the last expert was added, so that nothing
+is prepared for it. Memory is what the pool holds, and the process at its peak; there is no replay of so many.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from hge.answer import Answerer
@@ -25,9 +27,31 @@ from hge.bench.population import Population, Subject
 from hge.bench.stream import CLASSES
 from hge.pool import resolve_device
 from hge.record import commit, environment, write_json
+from hge.scores import SketchScore
+from hge.stacked import StackedPool
+from hge.types import as_float
 
 SIZES = (10, 100, 1_000, 10_000)
 ASKED, REPEATS = 64, 9
+
+
+def grow(population: Population, experts: int) -> None:
+    """Add promoted experts up to this number, each with a sketch of its own task."""
+    learner, pool = population.learner, population.learner.pool
+    population.grow(2)  # the space of the sketches is fixed
+    assert isinstance(pool, StackedPool)
+    template, score = pool.state(0), SketchScore(pool.home.space)
+    while population.size < experts:
+        expert = learner._new_expert().id
+        learner.tree.add(expert)
+        task = population.task(expert)
+        images, labels = task.images, task.labels
+        score.moments.zero_()
+        score.study(score.read(as_float(images)), labels, None)
+        score.learn(skip=torch.zeros((), device=pool.device))
+        score.refresh(len(labels))
+        own = {"score.moments": score.moments, "score.weights": score.weights}
+        pool.load_state(expert, template | {name: tensor.clone() for name, tensor in own.items()})
 
 
 def measure(population: Population, device: str) -> dict[str, Any]:
@@ -81,7 +105,7 @@ def main() -> None:
     population, rows, code = Population(subject), [], commit()
     for experts in (size for size in SIZES if size <= options.most):
         started = time.perf_counter()
-        population.grow(experts)
+        grow(population, experts)
         grown = time.perf_counter() - started
         rows.append(measure(population, device) | {"growing_seconds": round(grown, 1)})
         if experts == SIZES[0]:

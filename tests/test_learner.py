@@ -204,6 +204,19 @@ def test_unstable_training_is_recognised_as_the_same_task() -> None:
     assert sorted(pool.trained) == [(step, 0) for step in range(12)]
 
 
+@pytest.mark.parametrize("robust", [True, False])
+def test_a_stray_batch_in_the_replay_hides_a_new_task_from_the_papers_test_only(robust: bool) -> None:
+    pool = ScriptedPool()
+    pool.extra_loss = {5: 50.0}  # an outlier, which is learned and remembered
+    config = replace(SMALL, robust_review=robust, review_last_used=False)
+    learner, events = learn("A" * 12 + "BBB", config, pool)
+    assert of_kind(events, OutlierSettled)
+    (review,) = of_kind(events, LossReviewed)
+    assert isinstance(review, LossReviewed)
+    assert review.new_task == robust
+    assert len(learner.experts) == 1 + robust
+
+
 @pytest.mark.parametrize("place", range(40))
 def test_an_interrupt_anywhere_leaves_the_recent_batches_in_order(place: int) -> None:
     class InterruptedPool(ScriptedPool):

@@ -1,0 +1,56 @@
+"""What an answer costs is counted from what is computed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hge.config import override
+from hge.recipes import build_config
+from hge.run import run
+
+NETWORK = 64 * 100 + 100 * 100 + 100 * 10
+PROJECTION = 64 * 32
+PRODUCTS = 35 * 36 // 2  # of 1, two lengths and 32 coordinates
+
+
+def cost(tmp_path: Path, *settings: str) -> dict[str, dict[str, float]]:
+    config = build_config("split-digits", epochs_scale=0.1)
+    for setting in settings:
+        config = override(config, setting)
+    result = run(config, tmp_path)
+    assert result["experts"] == 5
+    found = result["cost"]
+    assert found.pop("expert_multiply_adds") == NETWORK
+    for routing in ("sample", "batch"):
+        row = found[routing]
+        assert row["answer_multiply_adds"] == row["gate_multiply_adds"] + NETWORK
+        assert row["gate_expert_equivalents"] == pytest.approx(row["gate_multiply_adds"] / NETWORK, rel=1e-3)
+        assert 0 < row["gate_ms_per_row"] < row["answer_ms_per_row"]
+    counted: dict[str, dict[str, float]] = found
+    return counted
+
+
+def test_a_sketch_is_projected_once_and_a_batch_is_one_row(tmp_path: Path) -> None:
+    found = cost(tmp_path)
+    assert found["sample"]["gate_multiply_adds"] == PROJECTION + PRODUCTS + 5 * PRODUCTS
+    assert found["batch"]["gate_multiply_adds"] == round(PROJECTION + PRODUCTS + 5 * PRODUCTS / 32)
+
+
+def test_classes_are_counted_as_far_as_they_are_an_experts_own(tmp_path: Path) -> None:
+    found = cost(tmp_path, "score.name=class-sketch")
+    for routing in ("sample", "batch"):
+        assert found[routing]["gate_multiply_adds"] == PROJECTION + PRODUCTS + 5 * 2 * PRODUCTS
+
+
+def test_networks_are_counted_for_those_who_are_asked(tmp_path: Path) -> None:
+    flat, tree = (
+        cost(tmp_path / name, "score.name=autoencoder", f"learner.organisation={name}") for name in ("flat", "tree")
+    )
+    each = flat["sample"]["gate_multiply_adds"] / 5
+    assert each > NETWORK
+    assert flat["batch"]["gate_multiply_adds"] == 5 * each
+    sketches = PROJECTION + PRODUCTS + 5 * PRODUCTS / 32
+    asked = (tree["batch"]["gate_multiply_adds"] - sketches) / each
+    assert 1 <= round(asked, 3) < 5

@@ -37,7 +37,6 @@ def test_our_own_results_make_a_page_by_themselves(tmp_path: Path) -> None:
         assert title in page
     assert "average incremental accuracy" in page, "some of ours were tracked"
     assert not re.search(r'(src|href)="(?!#|data:)', page), "nothing is fetched from elsewhere"
-    assert "permuted-digits, hge, default, 20 epochs, 20 tasks, learner.organisation=lca" in page, "no seed of another"
 
 
 def test_streams_and_survival_are_shown_where_they_were_recorded(tracked: Any, tmp_path: Path) -> None:
@@ -109,12 +108,11 @@ def test_boards_of_other_scores_networks_or_parts_are_not_averaged(tracked: Any,
     assert page.count("<h3>smnist") == 3
 
 
-def test_a_tree_is_told_to_be_ours_or_the_papers(tmp_path: Path) -> None:
-    for recipe, title in (("default", "Ours: experts that know their own"), ("paper", "HGE: Algorithm 3")):
+def test_a_tree_is_drawn_where_there_is_one(tmp_path: Path) -> None:
+    for recipe, titles in (("default", []), ("paper", ["HGE: Algorithm 3 in the order of the tasks"])):
         folder = tmp_path / recipe
         run(build_config("split-digits", "hge", recipe, epochs_scale=0.05), folder)
-        page = write_overview(folder).read_text()
-        assert re.findall("<figcaption>(.*?)</figcaption>", page)[0].startswith(title)
+        assert re.findall("<figcaption>(.*?)</figcaption>", write_overview(folder).read_text()) == titles
 
 
 def test_a_tracked_run_shows_its_stream(tracked: Any) -> None:

@@ -157,7 +157,7 @@ def _trees(groups: Sequence[Group]) -> dict[str, dict[str, Markup]]:
     for group in groups:
         result = group.first
         if "trees" in result or _is_papers_tree(result["protocol"]):
-            drawn = {name: tree for name, tree in trees_of(result).items() if name not in ("ge", "shortlist")}
+            drawn = {name: tree for name, tree in trees_of(result).items() if name in ("hge", "upper")}
             name = f"{group.name}, seed {result['protocol']['seed']}"
             found[name] = {ORGANISATIONS[key]: Markup(tree_svg(tree)) for key, tree in drawn.items()}
     return found

@@ -216,7 +216,8 @@ def _is_standard(protocol: dict[str, Any]) -> bool:
     config = build_config(protocol["scenario"], protocol["method"], protocol["recipe"])
     changed = any(protocol.get(name) for name in ("mix", "visits", "blend", "changed"))
     same = all(protocol[name] == getattr(config, name) for name in ("tasks", "batch_size", "test_batch_size"))
-    return same and not changed and protocol["score"] == config.score.name
+    asked = protocol["method"] not in ("tame", "separate")  # which ask no score
+    return same and not changed and (protocol["score"] == config.score.name or not asked)
 
 
 def _longest(runs: Sequence[Result]) -> list[Result]:

@@ -124,8 +124,8 @@ class Population:
         learner = copy(self.learner)
         shortlist = Shortlist(learner.replays, learner.emit)
         shortlist.fit(0, self.size, 0)
-        learner.organisation = replace(learner.organisation, shortlist=shortlist)
-        learner.organisation.tree = self.learner.tree
+        learner.organisation = copy(learner.organisation)
+        learner.organisation.shortlist = shortlist
         return learner
 
 

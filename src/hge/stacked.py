@@ -146,12 +146,12 @@ class StackedPool:
                 # has surely been learned, so all that is under way must arrive first.
                 while len(under_way) > (len(group) if self.overlaps and not refresh else 0):
                     loss, skipped = self.mailbox.take()
-                    _, batch = under_way.popleft()
+                    step, batch = under_way.popleft()
                     if skipped:
                         self.refused = expert, batch, loss
                         return
                     self.rows[expert] += len(batch)
-                    self._teach_late(batch)
+                    self._teach_late(expert, step, batch)
                     if refresh and not under_way:
                         self._refresh(expert)
                     yield loss
@@ -159,11 +159,11 @@ class StackedPool:
                     return
         finally:  # the caller may have left early; after an interrupt, a letter may be missing
             while under_way and len(self.mailbox):
-                _, batch = under_way.popleft()
+                step, batch = under_way.popleft()
                 _, skipped = self.mailbox.take()
                 if not skipped:
                     self.rows[expert] += len(batch)
-                    self._teach_late(batch)
+                    self._teach_late(expert, step, batch)
 
     def scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
         """Ask all of them at once."""
@@ -296,10 +296,11 @@ class StackedPool:
         ):
             return nn.functional.cross_entropy(self.home.visitor(flip_and_crop(self.home.prepare(x), changes)), y)
 
-    def _teach_late(self, batch: Batch) -> None:
+    def _teach_late(self, expert: int, step: int, batch: Batch) -> None:
         """Let a score that must wait for the host learn a batch, now that the expert was trained on it."""
         if not self.home.score.asynchronous:
-            self.home.score.study(self.home.read(batch.x), batch.y, None)
+            noise = self._inputs(expert, step, batch)[2]
+            self.home.score.study(self.home.read(batch.x), batch.y, noise)
             self.home.score.learn(skip=torch.zeros((), device=self.device))
             self.home.stale = True
 

@@ -141,7 +141,7 @@ def related(rows: int, task: int, seed: int) -> Tensor:
 
 @pytest.mark.parametrize(("few", "group"), [(19 * 32, 32), (30, 128)], ids=["newcomer", "class"])
 def test_few_rows_are_allowed_for(few: int, group: int) -> None:
-    space = fixed_by(related(512, 0, seed=1), directions=48)
+    space = fixed_by(related(1024, 0, seed=1), directions=48)
     old, new = related(10_000, 0, seed=2), related(few, 1, seed=3)
 
     def right() -> float:
@@ -149,7 +149,7 @@ def test_few_rows_are_allowed_for(few: int, group: int) -> None:
         groups = [torch.stack(torch.split(related(40 * group, task, seed=4), group)) for task in range(2)]
         return float(np.mean([c == task for task in range(2) for c in choices(scores, groups[task])]))
 
-    assert right() > 0.95
+    assert right() > 0.9
     given = gaussians
 
     def without(moments: Tensor, space: Space) -> Tensor:
@@ -201,11 +201,11 @@ def test_an_experts_sketch_of_32_by_32_photographs_is_small() -> None:
 
 
 @pytest.mark.parametrize("make", list(POOLS.values()), ids=list(POOLS))
-@pytest.mark.parametrize("batches", [2, 12], ids=["while the space is open", "after"])
+@pytest.mark.parametrize("batches", [2, 20], ids=["while the space is open", "after"])
 def test_resume_in_the_middle_is_exact(make: type, batches: int) -> None:
     spec = PoolSpec((10,), 3, NETS["mlp"], AUTOENCODERS["mlp"], ScoreConfig("class-sketch"), OptimiserConfig())
     stream = [Batch(normal(64, 10, seed=s), torch.arange(64) % 3) for s in range(24)]
-    assert 2 * 64 < OPENING < 12 * 64
+    assert 2 * 64 < OPENING < 20 * 64
     whole, first, second = (make(spec, Keys(0), torch.device("cpu")) for _ in range(3))
     for pool in (whole, first, second):
         pool.create(0)

@@ -222,7 +222,6 @@ class EagerPool:
     def create(self, expert: int) -> None:
         """Add an untrained expert, its weights drawn by (seed, expert)."""
         assert expert == len(self.members), "experts are numbered in order of creation"
-        self.settle()
         net, score = self.spec.build(self.keys, expert, self.device, self.space)
         if any(net is member.net for member in self.members):
             raise ValueError("net: got the same module from the factory twice, expected a new one for each expert")
@@ -231,8 +230,10 @@ class EagerPool:
 
     def settle(self) -> None:
         """Fix the sketches' space."""
-        for member in self.members[:1]:
-            member.score.open()
+        if self.space.opening:
+            pupil = self.members[self.space.owner].pupil
+            pupil.score.open()
+            pupil.refresh()
 
     @torch.no_grad()
     def loss(self, expert: int, batch: Batch, step: int) -> float:
@@ -248,6 +249,9 @@ class EagerPool:
 
     def train(self, expert: int, batch: Batch, step: int) -> float:
         """Take one optimiser step on the expert and let its score learn."""
+        if self.space.open_to_others(expert):
+            self.settle()
+        self.space.owner = expert
         member, x = self.members[expert], as_float(batch.x)
         buffers = [(buffer, buffer.clone()) for buffer in member.net.buffers()]
         with (

@@ -52,7 +52,6 @@ class Residence:
     def add(self, expert: int) -> bool:
         """Add an untrained expert, its weights drawn by (seed, expert); say whether the gates' memory has moved."""
         assert expert == len(self.idle), "experts are numbered in order of creation"
-        self.settle()
         net, optimiser, score = self._build(expert)
         if self.idle and net is self.net:
             raise ValueError("net: got the same module from the factory twice, expected a new one for each expert")
@@ -71,17 +70,10 @@ class Residence:
         self.versions.append(0)
         return moved
 
-    def settle(self) -> None:
-        """Fix the space of the sketches, if it is not and there are rows: those of the expert in the slot."""
-        if self.idle and not self.space.fixed:
-            self.score.open()
-            self.stale = True
-
     def activate(self, expert: int) -> None:
         """Bring an expert into the slot, and the one that was there back to its own memory."""
         if expert == self.active:
             return
-        self.settle()
         self.show_gate()
         self.idle[self.active].copy_(self.slot, non_blocking=True)
         self.slot.copy_(self.idle[expert], non_blocking=True)

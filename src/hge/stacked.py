@@ -99,7 +99,11 @@ class StackedPool:
 
     def settle(self) -> None:
         """Fix the sketches' space."""
-        self.home.settle()
+        space = self.home.space
+        if space.opening:
+            self.home.activate(space.owner)
+            self.home.score.open()
+            self._refresh(space.owner)
 
     def loss(self, expert: int, batch: Batch, step: int) -> float:
         """Return the training loss under batch statistics; running statistics stay as they are."""
@@ -123,6 +127,9 @@ class StackedPool:
         below: Sequence[tuple[int, int]] = (),
     ) -> Iterator[float]:
         """Give the device a few steps ahead; each of them finds out by itself whether it may train."""
+        if self.home.space.open_to_others(expert):
+            self.settle()
+        self.home.space.owner = expert
         self.home.activate(expert)
         self.refused = NOBODY
         rule = self.steps.begin(expert, losses, epsilon, below)
@@ -303,6 +310,8 @@ class StackedPool:
             self.home.score.study(self.home.read(batch.x), batch.y, noise)
             self.home.score.learn(skip=torch.zeros((), device=self.device))
             self.home.stale = True
+            if self.home.score.asynchronous:  # the first rows are complete
+                self._refresh(expert)
 
     def _refresh(self, expert: int) -> None:
         with self.home.arithmetic():

@@ -56,7 +56,7 @@ class Score(nn.Module, ABC):
         """Return the random numbers that `study` takes for so many rows."""
 
     def open(self) -> None:
-        """Another expert comes: whatever this one, the first, has put off must be done now."""
+        """Do now whatever this expert, the first, has put off until there are more rows."""
         return
 
     def read(self, x: Tensor) -> Tensor:
@@ -140,5 +140,9 @@ class Pupil:
         score.learn(skip=torch.zeros((), device=x.device))
         self.rows += len(x)
         if score.refresh_due(self.rows, self.rows_at_refresh):
-            score.refresh(self.rows)
-            self.rows_at_refresh = self.rows
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Let what was learned show in the scores."""
+        self.score.refresh(self.rows)
+        self.rows_at_refresh = self.rows

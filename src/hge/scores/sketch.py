@@ -26,12 +26,12 @@ OWN_SHARE = 0.02
 class SketchScore(Score):
     """Negative log-likelihood under the expert's Gaussian, or under the mixture of its classes' Gaussians.
 
-    >>> x = torch.randn(600, 8, generator=torch.Generator().manual_seed(0))
-    >>> y = torch.arange(600) % 2
+    >>> x = torch.randn(1200, 8, generator=torch.Generator().manual_seed(0))
+    >>> y = torch.arange(1200) % 2
     >>> score = SketchScore(Space(shape=(8,)), classes=2)
     >>> score.study(score.read(x + 9 * y[:, None]), y, None)  # a class around 0, another around 9
     >>> score.learn(skip=torch.zeros(()))
-    >>> score.refresh(rows=600)
+    >>> score.refresh(rows=1200)
     >>> own, between = (score.score(x + shift, batch_statistics=False).mean() for shift in (9, 4.5))
     >>> bool(own < between)
     True
@@ -88,34 +88,22 @@ class SketchScore(Score):
         """Add the sums that were studied; fix the space, once there are rows enough."""
         if not self.space.fixed:
             if not skip:
-                self._collect()
+                self.space.collect(*self.waiting)
+                if self.space.full:
+                    self.open()
         elif skip.is_cuda:
             self.moments.addcmul_(self.studied, (skip == 0).to(self.studied.dtype))
         elif not skip:
             self.moments += self.studied
 
-    def _collect(self) -> None:
-        """Keep the first rows of the stream, until there are enough or another expert comes."""
-        opener, self.space.opener = self.space.opener or self, self
-        if opener is not self:
-            opener.open()
-            self.study(self.read(self.waiting[0]), self.waiting[1], None)
-            self.learn(skip=torch.zeros((), device=self.moments.device))
-            return
-        self.space.collect(*self.waiting)
-        if self.space.full:
-            self.open()
-
     @torch.no_grad()
     def open(self) -> None:
-        """Fix the space by the rows collected so far, which are this expert's, and take them in."""
-        if self.space.fixed or not self.space.opening:
+        """Fix the space by the first rows, which are this expert's; take in those that were not needed for it."""
+        if not self.space.opening:
             return
-        x, y = (torch.cat(part) for part in zip(*self.space.opening, strict=True))
-        self.space.fix()
+        x, y = self.space.fix()
         self.study(self.read(x), y, None)
-        self.learn(skip=torch.zeros((), device=x.device))
-        self.refresh(len(x))
+        self.moments += self.studied
 
     def refresh_due(self, rows: int, at_refresh: int) -> bool:
         """Say whether the rows have grown by enough since the model was last drawn."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -18,22 +17,18 @@ from hge.nets import Shape
 
 MOST_DIRECTIONS, FEW_INPUTS = 64, 16
 """Of so few inputs all directions are kept, of more of them half: the last ones are noise, which the lengths hold."""
-OPENING = 512
+OPENING = 1024
 """Rows from which the directions are drawn; fewer, if another expert comes before (results/choices/sketch.json)."""
 TAIL = 6.0
 """Spreads that make the unit of a coordinate, beyond which it grows like a logarithm: no row can move a mean far."""
-FARTHEST = 100.0
+FARTHEST = 10.0
 """No coordinate is larger than this, whatever the input."""
 SHORTEST = 1e-3
 """Of a row's usual length; shorter ones are not told apart, nor is a direction with less spread a principal one."""
+FAR = 10.0
+"""Usual distances from the middle. A first row that is farther counts as if it were so far: it would hide others."""
 FIXED = ("centre", "directions", "spread", "length")
-
-
-class Opener(Protocol):
-    """Who learns the first rows."""
-
-    def open(self) -> None:
-        """Fix the space by them."""
+NOBODY = -1
 
 
 class Space:
@@ -41,7 +36,7 @@ class Space:
 
     >>> space = Space(shape=(3,))
     >>> space.collect(torch.tensor([[1.0, 0.0, 5.0], [-1.0, 0.0, 5.0]]), torch.tensor([0, 1]))
-    >>> space.fix()
+    >>> _ = space.fix()
     >>> space.project(torch.tensor([[1.0, 0.0, 5.0]])).round(decimals=2).abs().tolist()  # 1, log length, coordinates
     [[1.0, 0.0, 0.15, 0.0, 0.0]]
     """
@@ -63,8 +58,8 @@ class Space:
         self.lower = later * self.width + earlier
         """Their places in a square of all products."""
         self.fixed = False
-        self.opener: Opener | None = None
-        """Whose rows the first ones are."""
+        self.owner = NOBODY
+        """The expert whose rows the first ones are."""
         self.opening: list[tuple[Tensor, Tensor]] = []
         """The first rows and their labels, until the directions are fixed."""
 
@@ -79,17 +74,27 @@ class Space:
         """There are rows enough to draw the directions from."""
         return sum(len(x) for x, _ in self.opening) >= OPENING
 
+    def open_to_others(self, expert: int) -> bool:
+        """There are first rows, which are another expert's."""
+        return bool(self.opening) and self.owner != expert
+
     def collect(self, x: Tensor, y: Tensor) -> None:
         """Keep some of the first rows."""
         self.opening.append((x.flatten(1).detach().clone(), y.clone()))
 
     @torch.no_grad()
-    def fix(self) -> None:
-        """Draw the directions from the rows that were collected, and keep them for ever.
+    def fix(self) -> tuple[Tensor, Tensor]:
+        """Draw the directions from the rows that were collected, keep them for ever, and return the other rows.
 
-        Where the rows show fewer directions than there is room for, the rest is drawn at random.
+        Rows vary more along directions that were drawn from them than any others do, so half of each class's rows are
+        for drawing, and the other half, with its labels, for learning. Where the rows show fewer directions than there
+        is room for, the rest is drawn at random.
         """
-        rows = torch.cat([x for x, _ in self.opening]).double().cpu()
+        x, y = (torch.cat(part) for part in zip(*self.opening, strict=True))
+        earlier_of_class = (y[:, None] == y).tril(-1).sum(1)
+        learned = earlier_of_class % 2 == 0
+        drawn = torch.ones_like(learned) if learned.all() else ~learned
+        rows, others = (limited(x[some].double().cpu()) for some in (drawn, learned))
         centre = rows.mean(0)
         centred = rows - centre
         length = centred.square().sum(1).mean().sqrt()
@@ -104,13 +109,15 @@ class Space:
         random = torch.from_numpy(Keys(0).rng("directions", self.inputs).normal(size=(self.inputs, count - found)))
         random = torch.linalg.qr(torch.cat([principal, random], dim=1))[0][:, found:]
         usual = torch.full((count - found,), float(length) / self.inputs**0.5, dtype=torch.float64)
-        spread = TAIL * torch.cat([spread[:found], usual])
+        shown = ((others - centre) @ principal).square().mean(0).sqrt().maximum(SHORTEST * length)
+        spread = TAIL * torch.cat([shown, usual])
         self.centre.copy_(centre)
         self.directions.copy_(torch.cat([principal, random], dim=1) / spread)
         self.spread.copy_(spread)
         self.length.copy_(length)
         self.fixed = True
         self.opening = []
+        return x[learned], y[learned]
 
     @torch.no_grad()
     def project(self, x: Tensor) -> Tensor:
@@ -125,7 +132,7 @@ class Space:
             logarithms = torch.cat(lengths, dim=1).clamp_min_(SHORTEST).log_()
             drawn_in = torch.copysign(coordinates.abs().log1p_(), coordinates)
         rows = drawn_in.new_ones(len(x), self.width, dtype=torch.float64)
-        rows[:, 1:] = torch.cat([logarithms, drawn_in], dim=1).nan_to_num_(FARTHEST, FARTHEST, -FARTHEST)
+        rows[:, 1:] = torch.cat([logarithms, drawn_in], dim=1).nan_to_num_(FARTHEST).clamp_(-FARTHEST, FARTHEST)
         return rows
 
     def products(self, rows: Tensor) -> Tensor:
@@ -143,15 +150,33 @@ class Space:
         if not self.opening:
             return {}
         x, y = (torch.cat(part) for part in zip(*self.opening, strict=True))
-        return {"x": x, "y": y}
+        return {"x": x, "y": y, "owner": torch.tensor(self.owner)}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Become what `state` returned."""
-        self.fixed = "directions" in tensors
-        self.opening = [(tensors["x"].to(self.device), tensors["y"].to(self.device))] if "x" in tensors else []
-        for name in FIXED if self.fixed else ():
-            own = getattr(self, name)
-            if own.shape != tensors[name].shape:
-                got, expected = tuple(tensors[name].shape), tuple(own.shape)
-                raise ValueError(f"projection: got {name} of {got}, expected {expected}")
-            own.copy_(tensors[name])
+        fixed, opening = "directions" in tensors, []
+        expected = {name: tuple(getattr(self, name).shape) for name in FIXED} if fixed else {}
+        if "x" in tensors:
+            rows = len(tensors["x"])
+            expected = {"x": (rows, self.inputs), "y": (rows,), "owner": ()}
+            opening = [(tensors["x"].to(self.device), tensors["y"].to(self.device))]
+        for name, shape in expected.items():
+            if tuple(tensors[name].shape) != shape:
+                raise ValueError(f"projection: got {name} of {tuple(tensors[name].shape)}, expected {shape}")
+        self.fixed, self.opening = fixed, opening
+        self.owner = int(tensors["owner"]) if opening else NOBODY
+        for name in FIXED if fixed else ():
+            getattr(self, name).copy_(tensors[name])
+
+
+def limited(rows: Tensor) -> Tensor:
+    """Return rows of which none is many times as far from their middle as is usual.
+
+    >>> limited(torch.tensor([[1.0], [2.0], [3.0], [4.0], [1e9]]).double()).flatten().tolist()
+    [1.0, 2.0, 3.0, 4.0, 13.0]
+    """
+    rows = rows.nan_to_num()
+    middle = rows.median(0).values
+    distance = (rows - middle).square().sum(1, keepdim=True).sqrt()
+    farthest = FAR * distance[distance > 0].median() if (distance > 0).any() else torch.inf
+    return torch.where(distance > farthest, middle + (rows - middle) * (farthest / distance), rows)

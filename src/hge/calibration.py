@@ -71,6 +71,8 @@ class Calibration:
         known = [e for e in self.experts if e.replay.kept]
         if len(known) < len(self.experts):
             return  # an expert that was never trained, at the very beginning
+        if self.known == 1 < len(known):  # what the first expert's score had put off was done without training it
+            self._forget()
         self._thin_out(sum(len(kept.batch) for e in known for kept in e.replay.kept))
         readers = [self._reader(e).leading(FEATURES_IN_ALL // len(known)) for e in known]
         labels = [self._labels(e) for e in known]
@@ -126,8 +128,11 @@ class Calibration:
             every *= 2
         if every != self._every:
             self._every = every
-            self._readers.clear()
-            self._columns.clear()
+            self._forget()
+
+    def _forget(self) -> None:
+        self._readers.clear()
+        self._columns.clear()
 
     def _reader(self, expert: Expert) -> Reader:
         version = expert.batches_trained

@@ -16,16 +16,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from hge.build import build_scenario, build_spec
-from hge.config import RunConfig
+from hge.core.config import RunConfig
+from hge.core.randomness import Keys
+from hge.core.types import Batch
+from hge.data.holdout import for_choosing
 from hge.data.scenarios import Task
-from hge.data.validation import for_choosing
-from hge.keys import Keys
-from hge.nets import NETS, Shape
-from hge.recipes import build_config
-from hge.record import environment, write_json
-from hge.stacked import StackedPool
-from hge.types import Batch
+from hge.experiments.build import build_scenario, build_spec
+from hge.experiments.recipes import build_config
+from hge.experiments.run_files import environment, write_json
+from hge.experts.fast.pool import StackedPool
+from hge.experts.networks import NETS, Shape
 
 DECAYS = (0.0, 0.97, 0.99, 0.997)
 """0: the trained weights answer."""

@@ -18,9 +18,9 @@ import numpy as np
 
 from hge.data.catalogue import SCENARIOS
 from hge.data.datasets import data_folder, find
-from hge.gates import gates
-from hge.recipes import build_config
-from hge.record import environment, write_json
+from hge.experiments.recipes import build_config
+from hge.experiments.run_files import environment, write_json
+from hge.experiments.score_leaderboard import gates
 
 RUNS = (  # scenario, seeds, factor on the epochs, tasks
     ("split-digits", 10, 1.0, 5),

@@ -18,17 +18,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from hge.build import build_scenario, build_spec
-from hge.config import OptimiserConfig, ScoreConfig
+from hge.core.config import OptimiserConfig, ScoreConfig
+from hge.core.randomness import Keys
+from hge.core.types import as_float
+from hge.data.holdout import for_choosing
 from hge.data.scenarios import Scenario
-from hge.data.validation import for_choosing
-from hge.keys import Keys
-from hge.pool import PoolSpec
-from hge.recipes import build_config
-from hge.record import environment, write_json
-from hge.scores import Pupil
-from hge.scores.autoencoder import AutoencoderScore
-from hge.types import as_float
+from hge.experiments.build import build_scenario, build_spec
+from hge.experiments.recipes import build_config
+from hge.experiments.run_files import environment, write_json
+from hge.experts.pool import PoolSpec
+from hge.experts.scores import Pupil
+from hge.experts.scores.autoencoder import AutoencoderScore
 
 SEED = 100
 OPTIMISERS = {

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hge.config import OptimiserConfig, ScoreConfig
+from hge.core.config import OptimiserConfig, ScoreConfig
+from hge.core.randomness import Keys
+from hge.core.types import Batch
 from hge.data.catalogue import SCENARIOS, Request
-from hge.keys import Keys
-from hge.nets import AUTOENCODERS, NETS
-from hge.pool import EagerPool, PoolSpec
-from hge.record import environment, write_json
-from hge.types import Batch
+from hge.experiments.run_files import environment, write_json
+from hge.experts.networks import AUTOENCODERS, NETS
+from hge.experts.pool import EagerPool, PoolSpec
 
 RATES = (0.01, 0.02, 0.03, 0.05, 0.1)
 SEEDS = range(100, 110)

@@ -21,11 +21,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hge import calibration, joint
-from hge.gates import gates
-from hge.nets import NETS, FourConvolutions, Shape
-from hge.recipes import build_config
-from hge.record import environment, write_json
+from hge.experiments.recipes import build_config
+from hge.experiments.run_files import environment, write_json
+from hge.experiments.score_leaderboard import gates
+from hge.experts.joint import calibration
+from hge.experts.joint import model as joint
+from hge.experts.networks import NETS, FourConvolutions, Shape
 
 SEED = 100
 

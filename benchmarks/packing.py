@@ -20,7 +20,7 @@ import torch
 
 from hge.bench.population import Population, Subject
 from hge.bench.suite import device_name
-from hge.record import environment, write_json
+from hge.experiments.run_files import environment, write_json
 
 WARM_UP = 400
 """Batches: enough for graphs, also those of the rarer functions."""

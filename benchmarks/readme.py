@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from hge.paper_tables import paper_table as paper_cells
-from hge.recipes import PAPER
-from hge.tables import NOT_COMPARABLE, Line, build_table, precision_of, read_results, spread
+from hge.experiments.paper_tables import paper_table as paper_cells
+from hge.experiments.recipes import PAPER
+from hge.experiments.results import NOT_COMPARABLE, Line, build_table, precision_of, read_results, spread
 
 ROOT = Path(__file__).parent.parent
 DIGITS = ("split-digits", "permuted-digits", "recurring-digits")

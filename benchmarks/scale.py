@@ -20,16 +20,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hge.answer import Answerer
 from hge.bench.measure import now
 from hge.bench.memory import process_peak
 from hge.bench.population import Population, Subject
 from hge.bench.stream import CLASSES
-from hge.pool import resolve_device
-from hge.record import commit, environment, write_json
-from hge.scores import SketchScore
-from hge.stacked import StackedPool
-from hge.types import as_float
+from hge.core.types import as_float
+from hge.experiments.run_files import commit, environment, write_json
+from hge.experts.fast.pool import StackedPool
+from hge.experts.pool import resolve_device
+from hge.experts.scores import SketchScore
+from hge.learning.routing import Answerer
 
 SIZES = (10, 100, 1_000, 10_000)
 ASKED, REPEATS = 64, 9

@@ -25,17 +25,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import hge.scores.sketch as sketch_module
-import hge.scores.space as space_module
-from hge.build import build_scenario
+import hge.experts.scores.sketch as sketch_module
+import hge.experts.scores.space as space_module
+from hge.core.randomness import Keys
+from hge.core.types import as_float
+from hge.data.holdout import for_choosing
 from hge.data.scenarios import Scenario
-from hge.data.validation import for_choosing
-from hge.gates import GROUPS, group_rows, mean_over_tasks
-from hge.keys import Keys
-from hge.recipes import build_config
-from hge.record import commit, environment, write_json
-from hge.scores import SketchScore, Space
-from hge.types import as_float
+from hge.experiments.build import build_scenario
+from hge.experiments.recipes import build_config
+from hge.experiments.run_files import commit, environment, write_json
+from hge.experiments.score_leaderboard import GROUPS, group_rows, mean_over_tasks
+from hge.experts.scores import SketchScore, Space
 
 SCENARIOS, SEEDS = ("smnist", "cif100-10"), (100,)
 ALL = 10**9

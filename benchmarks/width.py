@@ -16,15 +16,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hge.build import build_scenario, build_spec
-from hge.config import ScoreConfig
-from hge.data.validation import for_choosing
-from hge.keys import Keys
-from hge.nets import MLP
-from hge.recipes import build_config
-from hge.record import environment, write_json
-from hge.stacked import StackedPool
-from hge.types import Batch
+from hge.core.config import ScoreConfig
+from hge.core.randomness import Keys
+from hge.core.types import Batch
+from hge.data.holdout import for_choosing
+from hge.experiments.build import build_scenario, build_spec
+from hge.experiments.recipes import build_config
+from hge.experiments.run_files import environment, write_json
+from hge.experts.fast.pool import StackedPool
+from hge.experts.networks import MLP
 
 WIDTHS, SEEDS, EPOCHS = (100, 400), (100, 101), 10
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from hge.pool import ExpertPool
-from hge.types import Batch
+from hge.core.types import Batch
+from hge.experts.pool import ExpertPool
 
 MakePool = Callable[[], ExpertPool]
 

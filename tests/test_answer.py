@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from hge.answer import Answerer
-from hge.config import LearnerConfig, OptimiserConfig, ScoreConfig
+from hge.core.config import LearnerConfig, OptimiserConfig, ScoreConfig
+from hge.core.randomness import Keys
 from hge.data.catalogue import SCENARIOS, Request
 from hge.data.scenarios import Scenario, Task
-from hge.keys import Keys
-from hge.learner import Learner
-from hge.nets import AUTOENCODERS, NETS
-from hge.pool import EagerPool, PoolSpec
+from hge.experts.networks import AUTOENCODERS, NETS
+from hge.experts.pool import EagerPool, PoolSpec
+from hge.learning.learner import Learner
+from hge.learning.routing import Answerer
 
 NEVER = 10**6
 
@@ -105,7 +105,7 @@ def test_large_inputs_are_cut_into_parts_without_a_trace(monkeypatch: pytest.Mon
     answerer = Answerer(learner)
     whole = answerer.route(x, "sample")
     expected = answerer.probabilities(x, whole, scenario.classes)
-    monkeypatch.setattr("hge.answer.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("hge.learning.routing.ROWS_AT_ONCE", 7)
     parts = answerer.route(x, "sample")
     np.testing.assert_array_equal(parts.expert, whole.expert)
     np.testing.assert_allclose(answerer.probabilities(x, parts, scenario.classes), expected, atol=1e-5)

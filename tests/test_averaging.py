@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from hge.config import OptimiserConfig, ScoreConfig
-from hge.keys import Keys
-from hge.nets import AUTOENCODERS, NETS
-from hge.pool import EagerPool, ExpertPool, PoolSpec
-from hge.stacked import StackedPool
-from hge.types import Batch
+from hge.core.config import OptimiserConfig, ScoreConfig
+from hge.core.randomness import Keys
+from hge.core.types import Batch
+from hge.experts.fast.pool import StackedPool
+from hge.experts.networks import AUTOENCODERS, NETS
+from hge.experts.pool import EagerPool, ExpertPool, PoolSpec
 from pool_checks import batch_for
 
 DECAY = 0.8

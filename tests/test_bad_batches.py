@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from hge import GatedExperts
-from hge.config import RunConfig, override
+from hge.core.config import RunConfig, override
+from hge.core.events import BatchSkipped
+from hge.core.types import Batch
 from hge.data.scenarios import Scenario
-from hge.events import BatchSkipped
-from hge.recipes import build_config
-from hge.run import run
-from hge.types import Batch
+from hge.experiments.recipes import build_config
+from hge.experiments.runner import run
 from test_classifier import BAD_ROWS, digits
 
 

@@ -18,20 +18,20 @@ import torch
 
 from hge.baselines.separate import Separate, ToldAnswers
 from hge.baselines.tame import Tame, TameAnswers
-from hge.build import build_learner, build_pool, build_scenario
-from hge.checkpoint import Checkpoints, read_checkpoint
-from hge.config import OptimiserConfig, RunConfig, ScoreConfig, TameConfig, override
-from hge.events import Event, ExpertChanged, ExpertCreated, UpdateSkipped
-from hge.keys import Keys
-from hge.learner import Step
-from hge.nets import AUTOENCODERS, NETS
-from hge.pool import EagerPool, PoolSpec
-from hge.recipes import build_config
-from hge.report import write_report
-from hge.run import run
-from hge.stacked import StackedPool
-from hge.switch import LossStats
-from hge.types import Batch
+from hge.core.config import OptimiserConfig, RunConfig, ScoreConfig, TameConfig, override
+from hge.core.events import Event, ExpertChanged, ExpertCreated, UpdateSkipped
+from hge.core.randomness import Keys
+from hge.core.types import Batch
+from hge.experiments.build import build_learner, build_pool, build_scenario
+from hge.experiments.recipes import build_config
+from hge.experiments.runner import run
+from hge.experts.fast.pool import StackedPool
+from hge.experts.networks import AUTOENCODERS, NETS
+from hge.experts.pool import EagerPool, PoolSpec
+from hge.gating.switch_detection import LossStats
+from hge.learning.checkpoint import Checkpoints, read_checkpoint
+from hge.learning.learner import Step
+from hge.reporting.run_report import write_report
 from pool_checks import batch_for
 
 SMALL = TameConfig(window=10, warmup=3, buffer=40, selector_epochs=2)

@@ -11,15 +11,15 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from hge import plain
-from hge.answer import Answerer
+from hge.bench import plain_training as plain
 from hge.bench.gates import measure_gates
 from hge.bench.measure import Plan, Spread, take_turns
+from hge.bench.plain_training import WARM_UP, Graphed, Model, Sketch, Trainer
 from hge.bench.population import Population, Subject, survey
 from hge.bench.stream import BATCH_SIZE, SyntheticTask
 from hge.bench.suite import PARTS, Wishes, bench
-from hge.cli import app
-from hge.plain import WARM_UP, Graphed, Model, Sketch, Trainer
+from hge.cli.main import app
+from hge.learning.routing import Answerer
 
 ROOT = Path(__file__).parent.parent
 RECORDED = ROOT / "results/bench/cpu-short.json"
@@ -37,7 +37,7 @@ def test_plain_training_imports_nothing_of_hge_but_the_nets() -> None:
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     modules = {node.module for node in imports if isinstance(node, ast.ImportFrom)}
     modules |= {alias.name for node in imports if isinstance(node, ast.Import) for alias in node.names}
-    assert {module for module in modules if str(module).startswith("hge")} == {"hge.nets"}
+    assert {module for module in modules if str(module).startswith("hge")} == {"hge.experts.networks"}
 
 
 @pytest.mark.parametrize("model", MODELS[:2], ids=lambda model: model.score)

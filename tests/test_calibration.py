@@ -11,17 +11,17 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
 
 from hge import GatedExperts
-from hge.answer import Answerer
-from hge.build import build_pool, build_scenario
-from hge.calibration import GROWTH, Calibration, Effort
-from hge.expert import Expert, Remembered, Replay
-from hge.joint import Joint, fit_joint
-from hge.keys import Keys
-from hge.learner import Learner
-from hge.pool import ExpertPool
-from hge.recipes import build_config
-from hge.switch import LossStats
-from hge.types import Batch, as_float
+from hge.core.randomness import Keys
+from hge.core.types import Batch, as_float
+from hge.experiments.build import build_pool, build_scenario
+from hge.experiments.recipes import build_config
+from hge.experts.joint.calibration import GROWTH, Calibration, Effort
+from hge.experts.joint.model import Joint, fit_joint
+from hge.experts.pool import ExpertPool
+from hge.experts.replay import Expert, Remembered, Replay
+from hge.gating.switch_detection import LossStats
+from hge.learning.learner import Learner
+from hge.learning.routing import Answerer
 
 
 def rows() -> tuple[np.ndarray, np.ndarray]:
@@ -175,8 +175,8 @@ def four_experts() -> tuple[ExpertPool, list[Expert]]:
 
 
 def test_many_experts_cost_no_more_rows_and_no_more_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hge.calibration.FULL", Effort(rows=100, iterations=5))
-    monkeypatch.setattr("hge.calibration.FEATURES_IN_ALL", 20)
+    monkeypatch.setattr("hge.experts.joint.calibration.FULL", Effort(rows=100, iterations=5))
+    monkeypatch.setattr("hge.experts.joint.calibration.FEATURES_IN_ALL", 20)
     pool, experts = four_experts()
     calibration = Calibration(pool, experts[:1])
     calibration.fit(Effort(rows=100, iterations=5))
@@ -189,7 +189,7 @@ def test_many_experts_cost_no_more_rows_and_no_more_columns(monkeypatch: pytest.
 
 
 def test_what_was_read_is_kept_only_as_far_as_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hge.calibration.FEATURES_IN_ALL", 40)
+    monkeypatch.setattr("hge.experts.joint.calibration.FEATURES_IN_ALL", 40)
     pool, experts = four_experts()
     calibration, at_once = Calibration(pool, experts[:2]), Calibration(pool, experts)
     calibration.fit()
@@ -220,14 +220,14 @@ def test_images_in_bytes_and_in_numbers_beside_each_other_mean_the_same() -> Non
 
 
 def test_of_labels_that_come_in_turn_none_is_overlooked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hge.calibration.FULL", Effort(rows=200, iterations=5))
+    monkeypatch.setattr("hge.experts.joint.calibration.FULL", Effort(rows=200, iterations=5))
     fits: list[np.ndarray] = []
 
     def fit(*arguments: Any) -> Joint:
         fits.append(arguments[3])
         return fit_joint(*arguments)
 
-    monkeypatch.setattr("hge.calibration.fit_joint", fit)
+    monkeypatch.setattr("hge.experts.joint.calibration.fit_joint", fit)
     calibration = Calibration(*four_experts())
     calibration.fit(Effort(rows=96, iterations=5))  # half of each expert's rows are looked at, and half of those fitted
     assert calibration.joint is not None

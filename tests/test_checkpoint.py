@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hge import GatedExperts
-from hge.checkpoint import CheckpointError, Checkpoints, read_checkpoint
-from hge.snapshot import Snapshot, restore, take
+from hge.learning.checkpoint import CheckpointError, Checkpoints, read_checkpoint
+from hge.learning.state import Snapshot, restore, take
 from test_snapshot import BATCHES, learner_of
 from test_stacked import MLP, SETTINGS
 
@@ -110,7 +110,7 @@ def test_a_write_that_was_cut_off_leaves_the_last_checkpoint(mine: Path, monkeyp
 )
 def test_a_manifest_from_elsewhere_is_refused(mine: Path, change: dict[str, object], message: str) -> None:
     """Even one whose checksum is right: nothing outside the folder is read, nothing is executed."""
-    from hge.checkpoint import _canonical, _digest
+    from hge.learning.checkpoint import _canonical, _digest
 
     for path in mine.glob("*.json"):
         body = json.loads(path.read_text())["body"] | change
@@ -122,7 +122,7 @@ def test_a_manifest_from_elsewhere_is_refused(mine: Path, change: dict[str, obje
 @pytest.mark.filterwarnings("ignore:.*trying the checkpoint before it")
 def test_a_manifest_that_lacks_something_is_refused_whatever_it_is(tmp_path: Path) -> None:
     """Written by somebody who knows how to make the checksum right."""
-    from hge.checkpoint import _canonical, _digest
+    from hge.learning.checkpoint import _canonical, _digest
 
     rows = torch.rand(100, 6, generator=torch.Generator().manual_seed(0))
     model = GatedExperts(class_capacity=4, organisation="tree").partial_fit(rows, (rows[:, 0] > 0.5).long())

@@ -18,7 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import Tensor, nn
 
 from hge import GatedExperts
-from hge.events import ExpertCreated
+from hge.core.events import ExpertCreated
 
 EXEMPT = {
     "check_methods_subset_invariance": "asks for 1e-7; float32 products differ in the last bits with the number of rows"

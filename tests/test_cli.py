@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from hge import cli
+from hge.cli import main as cli
 from hge.data.catalogue import SCENARIOS
-from hge.recipes import build_config
-from hge.run import run
+from hge.experiments.recipes import build_config
+from hge.experiments.runner import run
 
 RESULT_KEYS = {
     "accuracy_sample",

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from hge.config import LearnerConfig, OptimiserConfig, RunConfig, ScoreConfig, override
+from hge.core.config import LearnerConfig, OptimiserConfig, RunConfig, ScoreConfig, override
 from hge.data.catalogue import SCENARIOS
-from hge.recipes import build_config
+from hge.experiments.recipes import build_config
 
 
 @pytest.mark.parametrize(

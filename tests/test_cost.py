@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from hge.config import override
-from hge.recipes import build_config
-from hge.run import run
+from hge.core.config import override
+from hge.experiments.recipes import build_config
+from hge.experiments.runner import run
 
 NETWORK = 64 * 100 + 100 * 100 + 100 * 10
 PROJECTION = 64 * 32

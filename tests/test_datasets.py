@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from hge.data import datasets
+from hge.data.dataset_registry import DATASETS, KNOWN, Known
 from hge.data.datasets import data_folder, find, get, import_files, load, verify
 from hge.data.formats import ImageSet
-from hge.data.known import DATASETS, KNOWN, Known
 from test_formats import tar, write_cifar10, write_cifar100, write_mnist, write_tiny, write_tiny_32px, zipped
 
 NAMES = ("mnist", "kmnist", "cifar10", "cifar100", "tiny-imagenet")

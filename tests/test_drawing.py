@@ -4,8 +4,8 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from hge.drawing import DrawnTree, tree_dot, tree_svg, tree_text
-from hge.gate import Tree
+from hge.gating.tree import Tree
+from hge.reporting.tree_drawing import DrawnTree, tree_dot, tree_svg, tree_text
 
 
 def drawn(domain: list[str]) -> DrawnTree:

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from hge.data.prepare import AsIs
+from hge.core.events import ExpertCreated
 from hge.data.scenarios import Part, Source, Task
-from hge.evaluate import Ledger, Switches, evaluate
-from hge.events import ExpertCreated
-from hge.gate import Routes, Tree
-from hge.learner import Step
+from hge.data.transforms import AsIs
+from hge.experiments.metrics import Ledger, Switches, evaluate
+from hge.gating.tree import Routes, Tree
+from hge.learning.learner import Step
 
 
 def ledger_of(tasks: str, created: dict[int, int], trained: dict[int, int] | None = None) -> Ledger:

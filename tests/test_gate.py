@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from hge.gate import ROOT, FloatArray, IntArray, Tree
+from hge.gating.tree import ROOT, FloatArray, IntArray, Tree
 
 score_tables = st.integers(1, 8).flatmap(
     lambda experts: st.integers(1, 6).flatmap(

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from hge.build import build_scenario
-from hge.cli import app
-from hge.data.validation import content_part, for_choosing
-from hge.gates import gates, group_rows
-from hge.keys import Keys
-from hge.recipes import build_config
-from hge.window import follow
+from hge.cli.main import app
+from hge.core.randomness import Keys
+from hge.data.holdout import content_part, for_choosing
+from hge.experiments.build import build_scenario
+from hge.experiments.recipes import build_config
+from hge.experiments.score_leaderboard import gates, group_rows
+from hge.learning.window_routing import follow
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from hge import GatedExperts
-from hge.config import LearnerConfig
-from hge.events import ExpertRolledBack
-from hge.learner import Learner
-from hge.pool import PoolSpec
-from hge.snapshot import restore, take
-from hge.types import Batch
+from hge.core.config import LearnerConfig
+from hge.core.events import ExpertRolledBack
+from hge.core.types import Batch
+from hge.experts.pool import PoolSpec
+from hge.learning.learner import Learner
+from hge.learning.state import restore, take
 from test_classifier import digits
 from test_snapshot import learner_of
 from test_stacked import CLASSES, MLP, POOLS, SETTINGS, VAE, discrete, stream
@@ -78,7 +78,7 @@ def test_both_pools_roll_back_alike() -> None:
 def test_a_broken_score_is_found_when_the_next_copy_is_due(
     spec: PoolSpec, name: str, pool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hge.guard.KEEP_EVERY", 5)
+    monkeypatch.setattr("hge.learning.rollback.KEEP_EVERY", 5)
     learner, events = learner_of(SETTINGS["sticky"], pool, spec)
     list(learner.learn_all(breaking(learner, name)))
     assert [e.expert for e in rolled_back(events)] == [0]

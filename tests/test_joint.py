@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from hge.features import features_and_logits
-from hge.joint import Evidence, Joint, Reader, fit_joint
+from hge.experts.features import features_and_logits
+from hge.experts.joint.model import Evidence, Joint, Reader, fit_joint
 
 ROWS = 200
 

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from hge.classifier import GatedExperts
-from hge.config import LearnerConfig
-from hge.events import (
+from hge.core.config import LearnerConfig
+from hge.core.events import (
     BatchesReclaimed,
     BatchSetAside,
     Event,
@@ -24,11 +23,12 @@ from hge.events import (
     OutlierSettled,
     UpdateSkipped,
 )
-from hge.gate import FloatArray
-from hge.keys import Keys
-from hge.learner import Learner
-from hge.promotion import Probation
-from hge.types import Batch
+from hge.core.randomness import Keys
+from hge.core.types import Batch
+from hge.estimator.classifier import GatedExperts
+from hge.gating.promotion import Probation
+from hge.gating.tree import FloatArray
+from hge.learning.learner import Learner
 
 SMALL = LearnerConfig(recent_capacity=4, promotion_window=3, sticky=False, promote_by_replay=False)
 

@@ -15,12 +15,12 @@ import pytest
 import torch
 
 from hge import GatedExperts
+from hge.core.events import ExpertReused
+from hge.core.types import Batch
 from hge.data.scenarios import Scenario
-from hge.events import ExpertReused
-from hge.learner import Learner
-from hge.record import RunRecorder
-from hge.run import CHECKPOINTS, run
-from hge.types import Batch
+from hge.experiments.run_files import RunRecorder
+from hge.experiments.runner import CHECKPOINTS, run
+from hge.learning.learner import Learner
 from test_classifier import digits
 from test_resume import config_of, cut_off_at, outcome
 from test_snapshot import BATCHES, learner_of

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from hge.nets import AUTOENCODERS, MLP, NETS, ConvVAE, ResNet18
+from hge.experts.networks import AUTOENCODERS, MLP, NETS, ConvVAE, ResNet18
 
 
 @pytest.mark.parametrize("name", NETS)

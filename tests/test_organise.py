@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from hge import organise as organised
-from hge.config import override
-from hge.gate import Tree
-from hge.organise import organise
-from hge.recipes import build_config
+from hge.core.config import override
+from hge.experiments import tree_comparison as organised
+from hge.experiments.recipes import build_config
+from hge.experiments.tree_comparison import organise
+from hge.gating.tree import Tree
 
 SHORT = replace(build_config("split-digits", "organise"), epochs=1)
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from hge import overview_figures
-from hge.overview import write_overview
-from hge.recipes import build_config
-from hge.report import write_report
-from hge.run import run
-from hge.tables import Line
+from hge.experiments.recipes import build_config
+from hge.experiments.results import Line
+from hge.experiments.runner import run
+from hge.reporting.figures import overview as overview_figures
+from hge.reporting.results_report import write_overview
+from hge.reporting.run_report import write_report
 
 ROOT = Path(__file__).parent.parent
 FIRST_BOARD = "smnist-seed0.json"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hge.data.catalogue import SCENARIOS
-from hge.paper_tables import NOTES, ROUTE_SINGLE_SAMPLES, Cell, paper_table
+from hge.experiments.paper_tables import NOTES, ROUTE_SINGLE_SAMPLES, Cell, paper_table
 
 
 @pytest.mark.parametrize(

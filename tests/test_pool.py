@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from hge.config import OptimiserConfig, ScoreConfig
-from hge.keys import Keys
-from hge.nets import AUTOENCODERS, MLP, NETS, Shape
-from hge.pool import EagerPool, PoolSpec, resolve_device
-from hge.stacked import StackedPool
+from hge.core.config import OptimiserConfig, ScoreConfig
+from hge.core.randomness import Keys
+from hge.experts.fast.pool import StackedPool
+from hge.experts.networks import AUTOENCODERS, MLP, NETS, Shape
+from hge.experts.pool import EagerPool, PoolSpec, resolve_device
 from pool_checks import CHECKS, MakePool, batch_for
 
 

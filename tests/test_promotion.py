@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from hge.gate import ROOT, FloatArray, Tree
-from hge.promotion import Probation, frequent_paths, lowest_common_ancestor, promote_lca
-from hge.upper import OwnedBatches, flat_tree, lca_tree, search_upper, statistics, tree_figures
+from hge.gating.order_search import OwnedBatches, flat_tree, lca_tree, search_upper, statistics, tree_figures
+from hge.gating.promotion import Probation, frequent_paths, lowest_common_ancestor, promote_lca
+from hge.gating.tree import ROOT, FloatArray, Tree
 
 COVERAGE = 0.98
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from hge.experiments import build_jobs
-from hge.jobs import Outcome, Place, read_progress
-from hge.ray_executor import RayExecutor
-from hge.reproduce import SUBFOLDER, reproduce
-from hge.run import CHECKPOINTS, run
+from hge.experiments.jobs.plan import build_jobs
+from hge.experiments.jobs.ray import RayExecutor
+from hge.experiments.jobs.scheduler import SUBFOLDER, reproduce
+from hge.experiments.jobs.worker import Outcome, Place, read_progress
+from hge.experiments.runner import CHECKPOINTS, run
 from lasting import lasting
 
 ray = pytest.importorskip("ray")
@@ -61,7 +61,7 @@ def test_a_lost_nodes_run_goes_on_elsewhere(cluster: Any, tmp_path: Path) -> Non
 
 
 def test_without_ray_it_says_what_to_install(tmp_path: Path) -> None:
-    code = "import sys; sys.modules['ray'] = None; sys.argv = ['hge', *sys.argv[1:]]; from hge.cli import main; main()"
+    code = "import sys; sys.modules['ray'] = None; sys.argv = ['hge', *sys.argv[1:]]; import hge.__main__"
     options = ["--scenario", "split-digits", "--method", "ge", "--executor", "ray"]
     done = subprocess.run(
         [sys.executable, "-c", code, "reproduce", *options], cwd=tmp_path, capture_output=True, text=True, timeout=60

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from hge.build import build_pool
+from hge.core.events import Event
+from hge.core.randomness import Keys
 from hge.data.catalogue import SCENARIOS, Request
 from hge.data.scenarios import Scenario
-from hge.events import Event
-from hge.keys import Keys
-from hge.learner import Learner
-from hge.recipes import build_config
-from hge.run import run
+from hge.experiments.build import build_pool
+from hge.experiments.recipes import build_config
+from hge.experiments.runner import run
+from hge.learning.learner import Learner
 
 FOLDER = os.environ.get("HGE_DATA")
 pytestmark = [

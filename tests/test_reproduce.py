@@ -16,15 +16,16 @@ from typing import Any
 
 import pytest
 
-from hge import jobs, record
-from hge.experiments import Job, build_jobs, choose, not_yet_made, read_jobs, subjects, table_numbers
-from hge.forecast import Forecast
-from hge.jobs import Place, Progress, carry_out, read_progress
-from hge.local_executor import LocalExecutor
-from hge.paper_tables import paper_table
-from hge.recipes import build_config
-from hge.reproduce import SUBFOLDER, reproduce
-from hge.run import protocol, run
+from hge.experiments import run_files as record
+from hge.experiments.jobs import worker as jobs
+from hge.experiments.jobs.eta import Forecast
+from hge.experiments.jobs.local import LocalExecutor
+from hge.experiments.jobs.plan import Job, build_jobs, choose, not_yet_made, read_jobs, subjects, table_numbers
+from hge.experiments.jobs.scheduler import SUBFOLDER, reproduce
+from hge.experiments.jobs.worker import Place, Progress, carry_out, read_progress
+from hge.experiments.paper_tables import paper_table
+from hge.experiments.recipes import build_config
+from hge.experiments.runner import protocol, run
 from lasting import lasting
 
 ROOT = Path(__file__).parent.parent

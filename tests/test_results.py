@@ -10,7 +10,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from hge.recipes import build_config
+from hge.experiments.recipes import build_config
 
 ROOT = Path(__file__).parent.parent
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from hge.calibration import Effort
-from hge.config import RunConfig, override
-from hge.recipes import build_config
-from hge.run import CHECKPOINTS, run
+from hge.core.config import RunConfig, override
+from hge.experiments.recipes import build_config
+from hge.experiments.runner import CHECKPOINTS, run
+from hge.experts.joint.calibration import Effort
 from lasting import lasting
 
 EVERY = 41
@@ -54,7 +54,7 @@ def test_a_run_that_is_cut_off_in_its_tests_need_not_learn_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("hge.run.evaluate", cut_off)
+        patch.setattr("hge.experiments.runner.evaluate", cut_off)
         with pytest.raises(KeyboardInterrupt):
             run(config, tmp_path / "cut", checkpoint_every=EVERY)
     result = run(config, tmp_path / "cut", lambda step, *_: learned.append(step.step), resume=True)
@@ -107,9 +107,9 @@ def test_a_joint_that_looks_at_a_part_of_the_rows_goes_on_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """How much it looks at, and of how many features, is no part of a checkpoint: both hang on the replay alone."""
-    monkeypatch.setattr("hge.calibration.ROUGH", Effort(rows=150, iterations=10))
-    monkeypatch.setattr("hge.calibration.FULL", Effort(rows=300, iterations=20))
-    monkeypatch.setattr("hge.calibration.FEATURES_IN_ALL", 60)
+    monkeypatch.setattr("hge.experts.joint.calibration.ROUGH", Effort(rows=150, iterations=10))
+    monkeypatch.setattr("hge.experts.joint.calibration.FULL", Effort(rows=300, iterations=20))
+    monkeypatch.setattr("hge.experts.joint.calibration.FEATURES_IN_ALL", 60)
     config = override(config_of("ge", "best"), "track=true")
     expected = outcome(tmp_path / "whole", run(config, tmp_path / "whole"))
     with pytest.raises(CutOffError):
@@ -133,7 +133,7 @@ def test_resuming_with_other_settings_is_an_error(tmp_path: Path) -> None:
 def test_a_checkpoint_that_lacks_something_is_told_and_kept(
     method: str, lacking: tuple[str, str], tmp_path: Path
 ) -> None:
-    from hge.checkpoint import _canonical, _digest
+    from hge.learning.checkpoint import _canonical, _digest
 
     config = config_of(method)
     with pytest.raises(CutOffError):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hge.config import override
-from hge.recipes import build_config
-from hge.run import run
+from hge.core.config import override
+from hge.experiments.recipes import build_config
+from hge.experiments.runner import run
 from lasting import lasting
 
 GOLDEN = Path(__file__).parent / "golden"

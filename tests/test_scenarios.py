@@ -8,12 +8,12 @@ import pytest
 import torch
 from PIL import Image
 
+from hge.core.randomness import Keys
+from hge.core.types import Batch
 from hge.data.catalogue import SCENARIOS, Request
-from hge.data.folders import _read_image
-from hge.data.prepare import AsIs, Invert, ToColour, resize
+from hge.data.image_folder import _read_image
 from hge.data.scenarios import Part, Scenario, Source, Task, mix, recur, revisit
-from hge.keys import Keys
-from hge.types import Batch
+from hge.data.transforms import AsIs, Invert, ToColour, resize
 
 DIGITS = ["split-digits", "permuted-digits", "recurring-digits"]
 

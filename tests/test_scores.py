@@ -5,10 +5,10 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from hge.config import OptimiserConfig, ScoreConfig
-from hge.nets import AUTOENCODERS, ConvVAE
-from hge.scores import Score, ShortlistedScore, Space, build_score
-from hge.scores.autoencoder import AutoencoderScore
+from hge.core.config import OptimiserConfig, ScoreConfig
+from hge.experts.networks import AUTOENCODERS, ConvVAE
+from hge.experts.scores import Score, ShortlistedScore, Space, build_score
+from hge.experts.scores.autoencoder import AutoencoderScore
 
 
 def teach(score: Score, x: torch.Tensor, seed: int = 0, *, skip: bool = False) -> None:

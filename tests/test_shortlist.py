@@ -10,12 +10,12 @@ import pytest
 from sklearn.datasets import load_digits
 
 from hge import GatedExperts
-from hge.config import LearnerConfig
-from hge.events import Event, ShortlistSet
-from hge.gate import FloatArray
-from hge.recipes import build_config
-from hge.run import run
-from hge.shortlist import ENOUGH, KEPT, MOST_BATCHES, Shortlist, shortest
+from hge.core.config import LearnerConfig
+from hge.core.events import Event, ShortlistSet
+from hge.experiments.recipes import build_config
+from hge.experiments.runner import run
+from hge.gating.shortlist import ENOUGH, KEPT, MOST_BATCHES, Shortlist, shortest
+from hge.gating.tree import FloatArray
 
 
 class Replays:

@@ -13,13 +13,13 @@ from hypothesis.extra.numpy import arrays
 from sklearn.datasets import load_digits
 
 from hge import GatedExperts
-from hge.answer import Answerer
-from hge.events import ShortlistSet
-from hge.gate import FloatArray
-from hge.learner import Learner
-from hge.pool import PoolSpec
-from hge.shortlist import Shortlist, rank, shortest
-from hge.snapshot import restore, take
+from hge.core.events import ShortlistSet
+from hge.experts.pool import PoolSpec
+from hge.gating.shortlist import Shortlist, rank, shortest
+from hge.gating.tree import FloatArray
+from hge.learning.learner import Learner
+from hge.learning.routing import Answerer
+from hge.learning.state import restore, take
 from test_snapshot import BATCHES, learner_of, through_json
 from test_stacked import CLASSES, SETTINGS, SHORTLISTED
 

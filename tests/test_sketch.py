@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
 from torch import Tensor
 
-import hge.scores.sketch as module
-from hge.config import OptimiserConfig, ScoreConfig
-from hge.keys import Keys
-from hge.nets import AUTOENCODERS, NETS
-from hge.pool import EagerPool, PoolSpec
-from hge.scores import SketchScore, Space
-from hge.scores.sketch import PRIOR_ROWS, gaussians
-from hge.scores.space import FARTHEST, OPENING
-from hge.stacked import StackedPool
-from hge.types import Batch
+import hge.experts.scores.sketch as module
+from hge.core.config import OptimiserConfig, ScoreConfig
+from hge.core.randomness import Keys
+from hge.core.types import Batch
+from hge.experts.fast.pool import StackedPool
+from hge.experts.networks import AUTOENCODERS, NETS
+from hge.experts.pool import EagerPool, PoolSpec
+from hge.experts.scores import SketchScore, Space
+from hge.experts.scores.sketch import PRIOR_ROWS, gaussians
+from hge.experts.scores.space import FARTHEST, OPENING
 
 POOLS = {"eager": EagerPool, "stacked": StackedPool}
 KEEP = torch.zeros(())

@@ -15,12 +15,12 @@ from scipy.stats import multivariate_normal
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from hge.keys import Keys
-from hge.pool import EagerPool, PoolSpec
-from hge.scores import Pupil, SketchScore, Space, sketch
-from hge.scores.sketch import OWN_SHARE, PRIOR_ROWS, PRIOR_VARIANCE, gaussians
-from hge.scores.space import OPENING
-from hge.stacked import StackedPool
+from hge.core.randomness import Keys
+from hge.experts.fast.pool import StackedPool
+from hge.experts.pool import EagerPool, PoolSpec
+from hge.experts.scores import Pupil, SketchScore, Space, sketch
+from hge.experts.scores.sketch import OWN_SHARE, PRIOR_ROWS, PRIOR_VARIANCE, gaussians
+from hge.experts.scores.space import OPENING
 from pool_checks import batch_for
 from test_stacked import CLASSES, MLP, POOLS, SHORTLISTED
 

@@ -7,12 +7,12 @@ import json
 import pytest
 import torch
 
-from hge.config import LearnerConfig
-from hge.events import Event
-from hge.keys import Keys
-from hge.learner import Learner
-from hge.pool import PoolSpec
-from hge.snapshot import Snapshot, restore, take
+from hge.core.config import LearnerConfig
+from hge.core.events import Event
+from hge.core.randomness import Keys
+from hge.experts.pool import PoolSpec
+from hge.learning.learner import Learner
+from hge.learning.state import Snapshot, restore, take
 from test_stacked import CLASSES, MLP, POOLS, SETTINGS, VAE, stream
 
 BATCHES = list(stream("0102", 30))

@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 import torch
 
-from hge.config import LearnerConfig, OptimiserConfig, ScoreConfig
-from hge.events import Event
-from hge.keys import Keys
-from hge.learner import Learner, Step
-from hge.nets import AUTOENCODERS, NETS
-from hge.pool import EagerPool, PoolSpec
-from hge.slots import Layout, Stack, move_in
-from hge.stacked import StackedPool
-from hge.steps import TOGETHER
-from hge.switch import LossStats
-from hge.types import Batch
+from hge.core.config import LearnerConfig, OptimiserConfig, ScoreConfig
+from hge.core.events import Event
+from hge.core.randomness import Keys
+from hge.core.types import Batch
+from hge.experts.fast.device_steps import TOGETHER
+from hge.experts.fast.layout import Layout, Stack, move_in
+from hge.experts.fast.pool import StackedPool
+from hge.experts.networks import AUTOENCODERS, NETS
+from hge.experts.pool import EagerPool, PoolSpec
+from hge.gating.switch_detection import LossStats
+from hge.learning.learner import Learner, Step
 from pool_checks import batch_for
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hge.switch import LossStats, RecentBuffer, RecentEntry, robust_z_score, z_score
+from hge.gating.switch_detection import LossStats, RecentBuffer, RecentEntry, robust_z_score, z_score
 
 losses = st.lists(st.floats(0, 1e6), min_size=1, max_size=60)
 

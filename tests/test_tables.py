@@ -12,9 +12,20 @@ from typing import Any
 
 import pytest
 
-from hge.paper_tables import Cell, paper_table
-from hge.recipes import build_config
-from hge.tables import FIGURES, FORMATS, Line, as_json, as_latex, as_markdown, build_table, judge, notes, read_results
+from hge.experiments.paper_tables import Cell, paper_table
+from hge.experiments.recipes import build_config
+from hge.experiments.results import (
+    FIGURES,
+    FORMATS,
+    Line,
+    as_json,
+    as_latex,
+    as_markdown,
+    build_table,
+    judge,
+    notes,
+    read_results,
+)
 
 ROOT = Path(__file__).parent.parent
 WHOLE = dict.fromkeys(FIGURES, 0)

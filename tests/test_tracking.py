@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from hge.recipes import build_config
-from hge.run import run
-from hge.tracking import POINTS, average_incremental_accuracy, forgetting
+from hge.experiments.prequential import POINTS, average_incremental_accuracy, forgetting
+from hge.experiments.recipes import build_config
+from hge.experiments.runner import run
 from lasting import lasting
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hge import GatedExperts
-from hge.turns import FairLock, lock_of
+from hge.estimator.fair_lock import FairLock, lock_of
 from test_classifier import digits
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from hge.record import environment, write_json
+from hge.experiments.run_files import environment, write_json
 from torture.bad_inputs import torture_inputs
 from torture.flips import torture_flips
 from torture.kills import METHODS, torture_kills

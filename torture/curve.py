@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hge.overview_figures import soak_figure
+from hge.reporting.figures.overview import soak_figure
 
 ROOT = Path(__file__).parent.parent
 

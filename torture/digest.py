@@ -7,10 +7,10 @@ import json
 
 from torch import Tensor
 
-from hge.answer import Answerer
 from hge.data.scenarios import Scenario
-from hge.learner import Learner
-from hge.snapshot import Snapshot, take
+from hge.learning.learner import Learner
+from hge.learning.routing import Answerer
+from hge.learning.state import Snapshot, take
 
 
 def state_digest(learner: Learner) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from hge import GatedExperts
-from hge.checkpoint import CheckpointError
+from hge.learning.checkpoint import CheckpointError
 from torture.digest import state_digest
 
 Tell = Callable[[str], None]

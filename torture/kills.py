@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hge.run import CHECKPOINTS
+from hge.experiments.runner import CHECKPOINTS
 from torture.victim import Kind, Order
 
 Tell = Callable[[str], None]

@@ -9,9 +9,9 @@ from typing import Any
 
 from hge.bench.measure import Spread, take_turns
 from hge.bench.population import Population, Subject
-from hge.checkpoint import Checkpoints
-from hge.run import CHECKPOINT_EVERY
-from hge.snapshot import take
+from hge.experiments.runner import CHECKPOINT_EVERY
+from hge.learning.checkpoint import Checkpoints
+from hge.learning.state import take
 
 Tell = Callable[[str], None]
 SUBJECT = Subject("mlp", "28x28", "sketch", "cpu")

@@ -15,14 +15,14 @@ from typing import Any, Literal
 
 import torch
 
-from hge.build import build_scenario
-from hge.checkpoint import Checkpoints
-from hge.keys import Keys
-from hge.learner import Learner, Step
-from hge.recipes import build_config
-from hge.run import run
-from hge.snapshot import Snapshot
-from hge.training import repeatable
+from hge.core.randomness import Keys
+from hge.experiments.build import build_scenario
+from hge.experiments.recipes import build_config
+from hge.experiments.runner import run
+from hge.experts.optim import repeatable
+from hge.learning.checkpoint import Checkpoints
+from hge.learning.learner import Learner, Step
+from hge.learning.state import Snapshot
 from torture.digest import answers_digest, state_digest
 
 Kind = Literal["none", "random", "probation", "set-aside", "renaming"]

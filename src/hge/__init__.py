@@ -1,6 +1,6 @@
 """Gated Experts: learn for ever from a stream that nobody has labelled with tasks."""
 
-from hge.classifier import GatedExperts
+from hge.estimator.classifier import GatedExperts
 
 __version__ = "0.1.0"
 __all__ = ["GatedExperts", "__version__"]

@@ -1,5 +1,5 @@
 """`python -m hge` is the `hge` command."""
 
-from hge.cli import main
+from hge.cli.main import main
 
 main()

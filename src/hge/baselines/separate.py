@@ -12,14 +12,14 @@ from operator import itemgetter
 import numpy as np
 from torch import Tensor
 
-from hge.answer import Routing, ask
-from hge.events import Emit, ExpertChanged, ExpertCreated, UpdateSkipped
-from hge.gate import FloatArray, Routes, Tree
-from hge.learner import Step, pulling
-from hge.pool import ExpertPool
-from hge.snapshot import Snapshot, restore_shared, shared_tensors
-from hge.switch import LossStats
-from hge.types import Batch
+from hge.core.events import Emit, ExpertChanged, ExpertCreated, UpdateSkipped
+from hge.core.types import Batch
+from hge.experts.pool import ExpertPool
+from hge.gating.switch_detection import LossStats
+from hge.gating.tree import FloatArray, Routes, Tree
+from hge.learning.learner import Step, pulling
+from hge.learning.routing import Routing, ask
+from hge.learning.state import Snapshot, restore_shared, shared_tensors
 
 NO_BOUND = LossStats(alpha=1.0, count=2, mean=1e30)
 """Statistics that no loss changes, and a bound that every number is below."""

@@ -32,16 +32,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hge.answer import ROWS_AT_ONCE, Routing, ask
-from hge.config import TameConfig
-from hge.events import Emit, ExpertChanged, ExpertCreated, UpdateSkipped
-from hge.expert import Remembered, Replay
-from hge.gate import FloatArray, Routes, Tree
-from hge.keys import Keys
-from hge.learner import Step
-from hge.pool import ExpertPool
-from hge.snapshot import Snapshot, get_batch, put_batch, restore_shared, shared_tensors
-from hge.types import Batch
+from hge.core.config import TameConfig
+from hge.core.events import Emit, ExpertChanged, ExpertCreated, UpdateSkipped
+from hge.core.randomness import Keys
+from hge.core.types import Batch
+from hge.experts.pool import ExpertPool
+from hge.experts.replay import Remembered, Replay
+from hge.gating.tree import FloatArray, Routes, Tree
+from hge.learning.learner import Step
+from hge.learning.routing import ROWS_AT_ONCE, Routing, ask
+from hge.learning.state import Snapshot, get_batch, put_batch, restore_shared, shared_tensors
 
 
 @dataclass

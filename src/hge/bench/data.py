@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from hge.build import build_pool, build_scenario
-from hge.keys import Keys
-from hge.recipes import build_config
-from hge.record import environment
+from hge.core.randomness import Keys
+from hge.experiments.build import build_pool, build_scenario
+from hge.experiments.recipes import build_config
+from hge.experiments.run_files import environment
 
 WARM_UP, TRAINED = 3, 12
 

@@ -9,10 +9,10 @@ from itertools import cycle
 import numpy as np
 from torch import Tensor
 
-from hge.answer import Answerer
 from hge.bench.measure import Plan, Spread, time_calls
 from hge.bench.population import Population, Subject
-from hge.learner import Learner
+from hge.learning.learner import Learner
+from hge.learning.routing import Answerer
 
 ASKED = 16
 """Batches, each of another task as far as there are as many, that are asked for in turn."""

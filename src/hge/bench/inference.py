@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hge.answer import Answerer, Routing
 from hge.bench.measure import Plan, Spread, time_calls
 from hge.bench.population import Population, Subject
 from hge.bench.stream import BATCH_SIZE, CLASSES
-from hge.nets import NETS
-from hge.types import as_float
+from hge.core.types import as_float
+from hge.experts.networks import NETS
+from hge.learning.routing import Answerer, Routing
 
 ROWS = 1024
 """Images per call, in batches of one task each; tasks as many as there are experts, at the most."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
-from hge.answer import Answerer
 from hge.bench.measure import Plan
 from hge.bench.population import Population, Subject
+from hge.learning.routing import Answerer
 
 
 @dataclass(frozen=True)

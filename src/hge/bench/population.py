@@ -12,16 +12,16 @@ from typing import Any, Literal
 import torch
 
 from hge.bench.measure import Plan
+from hge.bench.plain_training import Precision, ScoreName, arithmetic
 from hge.bench.stream import SyntheticTask, synthetic_scenario
-from hge.build import build_pool
-from hge.config import LearnerConfig, OptimiserConfig, RunConfig, ScoreConfig
-from hge.keys import Keys
-from hge.learner import Learner
-from hge.nets import Shape
-from hge.plain import Precision, ScoreName, arithmetic
-from hge.shortlist import Shortlist
-from hge.switch import RecentEntry
-from hge.types import Batch
+from hge.core.config import LearnerConfig, OptimiserConfig, RunConfig, ScoreConfig
+from hge.core.randomness import Keys
+from hge.core.types import Batch
+from hge.experiments.build import build_pool
+from hge.experts.networks import Shape
+from hge.gating.shortlist import Shortlist
+from hge.gating.switch_detection import RecentEntry
+from hge.learning.learner import Learner
 
 Images = Literal["28x28", "32x32x3"]
 PoolName = Literal["auto", "eager", "stacked"]

@@ -9,11 +9,11 @@ from functools import partial
 import torch
 
 from hge.bench.measure import Plan, Spread, take_turns
+from hge.bench.plain_training import Graphed, Model, Step, Trainer, arithmetic
 from hge.bench.population import LEARNING_RATE, LeftOut, Population, Subject
 from hge.bench.stream import CLASSES, SyntheticTask
-from hge.learner import Learner
-from hge.plain import Graphed, Model, Step, Trainer, arithmetic
-from hge.types import Batch
+from hge.core.types import Batch
+from hge.learning.learner import Learner
 
 EPOCH = 128
 """Batches of the timed task before its rows come again."""

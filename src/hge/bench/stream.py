@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from hge.core.types import Batch
 from hge.data.scenarios import Part, Scenario, Source, Task
-from hge.nets import Shape
-from hge.types import Batch
+from hge.experts.networks import Shape
 
 CLASSES = 10
 BATCH_SIZE = 128

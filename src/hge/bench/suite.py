@@ -15,12 +15,12 @@ from hge.bench.gates import GateRow, measure_gates
 from hge.bench.inference import InferenceRow, measure_inference
 from hge.bench.measure import FULL, SHORT, Plan
 from hge.bench.memory import MemoryRow, measure_memory
+from hge.bench.plain_training import Precision, ScoreName
 from hge.bench.population import Images, LeftOut, Measure, PoolName, Population, Subject, survey
 from hge.bench.steps import StepRow, measure_steps
 from hge.bench.stream import BATCH_SIZE
 from hge.bench.switches import SwitchRow, measure_switches
-from hge.plain import Precision, ScoreName
-from hge.record import environment
+from hge.experiments.run_files import environment
 
 SECTIONS: dict[type, str] = {
     StepRow: "steps",

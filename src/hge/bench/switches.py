@@ -10,8 +10,8 @@ from itertools import chain
 from hge.bench.measure import Plan, Spread, take_turns
 from hge.bench.population import Population, Subject
 from hge.bench.stream import SyntheticTask
-from hge.learner import Learner
-from hge.types import Batch
+from hge.core.types import Batch
+from hge.learning.learner import Learner
 
 STAY = 4
 """Batches between two changes of task."""

@@ -12,12 +12,12 @@ import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
+from hge.core.randomness import Keys
 from hge.data.datasets import load
-from hge.data.folders import read_image_folder
 from hge.data.formats import ImageSet
-from hge.data.prepare import AsIs, Flatten, Invert, Permute, ToColour, resize
+from hge.data.image_folder import read_image_folder
 from hge.data.scenarios import Part, Prepare, Scenario, Source, Task, mix, recur
-from hge.keys import Keys
+from hge.data.transforms import AsIs, Flatten, Invert, Permute, ToColour, resize
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hge.data.dataset_registry import DATASETS, KNOWN, Counts, DatasetInfo, Download, Layout
 from hge.data.formats import ImageSet
-from hge.data.known import DATASETS, KNOWN, Counts, DatasetInfo, Download, Layout
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from hge.keys import Keys
-from hge.types import Batch
+from hge.core.randomness import Keys
+from hge.core.types import Batch
 
 Draw = tuple[int, Tensor]
 """A task, and which of its training rows make a batch."""

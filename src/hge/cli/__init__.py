@@ -1,0 +1,1 @@
+"""The `hge` command: a file for each group of commands."""

@@ -1,0 +1,175 @@
+"""`hge bench`: speed and memory, in ratios within one run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, cast, get_args
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from hge.bench.data import bench_data
+from hge.bench.plain_training import Precision, ScoreName
+from hge.bench.population import PoolName
+from hge.bench.suite import PARTS, Wishes, bench, device_name
+from hge.cli.data import DataFolder
+from hge.experiments.run_files import write_json
+from hge.experts.pool import resolve_device
+
+app = typer.Typer(help="Measure speed and memory, in ratios within one run.", no_args_is_help=True)
+console = Console()
+
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda.")]
+Net = Annotated[str | None, typer.Option(help="mlp or resnet18.", show_default="mlp; on a GPU, both")]
+Score = Annotated[str | None, typer.Option(help="sketch or autoencoder.", show_default="both")]
+Experts = Annotated[str | None, typer.Option(help='Numbers of experts: "1,5,20,100".', show_default="by part")]
+Pool = Annotated[str, typer.Option(help=f"{', '.join(get_args(PoolName))}.")]
+Arithmetic = Annotated[str, typer.Option("--precision", help=f"{', '.join(get_args(Precision))}.")]
+Short = Annotated[bool, typer.Option("--short", help="A short form, as in the tests.")]
+ToTheLetter = Annotated[bool, typer.Option(help="steps: measure Algorithm 1 to the letter, too.")]
+Out = Annotated[Path | None, typer.Option(help="JSON file.", show_default="results/bench/DEVICE-PART.json")]
+
+
+COMMANDS = {
+    "steps": (("steps",), "Training: Gated Experts against plain training of one expert, on the same batches."),
+    "gates": (("gates", "switches"), "The gate alone, flat and by a tree, and what a change of task costs."),
+    "inference": (("inference",), "Images answered per second: routed one by one, batch by batch, and alone."),
+    "memory": (("memory",), "Bytes per expert, and the peak."),
+    "all": (PARTS, "All of these, in a few minutes."),
+}
+
+
+def _command(name: str, parts: Sequence[str]) -> Callable[..., None]:
+    """Return the command that measures these parts; all take the same options."""
+
+    def measure(
+        device: Device = "auto",
+        net: Net = None,
+        score: Score = None,
+        experts: Experts = None,
+        pool: Pool = "auto",
+        precision: Arithmetic = "fp32",
+        short: Short = False,
+        literal: ToTheLetter = True,
+        out: Out = None,
+    ) -> None:
+        wishes = Wishes(
+            resolve_device(device),
+            None if net is None else _one_of("net", net, ("mlp", "resnet18")),
+            None if score is None else cast(ScoreName, _one_of("score", score, get_args(ScoreName))),
+            None if experts is None else _numbers(experts),
+            cast(PoolName, _one_of("pool", pool, get_args(PoolName))),
+            cast(Precision, _one_of("precision", precision, get_args(Precision))),
+            short,
+            literal,
+        )
+        _measure_and_show(name, parts, wishes, out)
+
+    return measure
+
+
+for _name, (_parts, _about) in COMMANDS.items():
+    app.command(_name, help=_about)(_command(_name, _parts))
+
+
+@app.command("data")
+def data_command(
+    device: Device = "auto",
+    data: DataFolder = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file for the figures.")] = None,
+) -> None:
+    """Compare the cost of making batches with that of training on them (CIFAR-10, ResNet-18)."""
+    with console.status("measuring"):
+        figures = bench_data(resolve_device(device), data)
+    table = Table("", "", box=None, show_header=False)
+    for name in ("images", "load_seconds", "batch_ms", "training_step_ms", "data_share_percent"):
+        table.add_row(name.replace("_", " "), str(figures[name]))
+    console.print(table)
+    if out is not None:
+        write_json(out, figures)
+
+
+def _one_of(name: str, value: str, known: Sequence[str]) -> str:
+    if value not in known:
+        raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(known)}")
+    return value
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and int(word) for word in words):
+        raise ValueError(f'experts: got {text!r}, expected whole numbers above 0: "1,5,20"')
+    return tuple(int(word) for word in words)
+
+
+def _measure_and_show(name: str, parts: Sequence[str], wishes: Wishes, out: Path | None) -> None:
+    """Measure, write the file, show the tables."""
+    machine = re.sub(r"[^a-z0-9]+", "-", device_name(wishes.device).lower()).strip("-")
+    out = out or Path("results/bench") / f"{machine}-{name}{'-short' if wishes.short else ''}.json"
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with console.status("measuring") as line:
+        document = bench(parts, wishes, line.update, partial(write_json, out))
+    console.print(f"{document['protocol']['device']}, {wishes.precision}, pool: {wishes.pool}")
+    for part in parts:
+        console.print(_table(part, document[part]))
+    for row in document["left_out"]:
+        console.print(f"Left out: {row['experts']} experts ({_subject(row)}): {row['reason']}.")
+    console.print(f"Figures: {out}", soft_wrap=True)
+
+
+COLUMNS: dict[str, dict[str, Callable[[dict[str, Any]], str]]] = {
+    "steps": {
+        "loop": lambda row: row["loop"],
+        "ms a batch": lambda row: _spread(row["milliseconds"]),
+        "ratio to eager": lambda row: _spread(row["ratio_to_eager"]),
+        "ratio to graphed": lambda row: _spread(row["ratio_to_graphed"]),
+        "refused": lambda row: f"{row['set_aside']} of {row['batches']}",
+    },
+    "gates": {
+        "gate": lambda row: row["gate"],
+        "ms a batch": lambda row: _spread(row["milliseconds"]),
+        "queried": lambda row: f"{row['queried']:.1f}",
+        "right": lambda row: f"{row['right_percent']:.0f} %",
+    },
+    "switches": {
+        "to an expert": lambda row: row["to"],
+        "ms a change": lambda row: _spread(row["milliseconds"]),
+        "ms a batch without": lambda row: _spread(row["staying_milliseconds"]),
+        "changes": lambda row: str(row["changes"]),
+    },
+    "inference": {
+        "routing": lambda row: row["routing"],
+        "images/s": lambda row: f"{row['images_per_second']['median']:,.0f}",
+        "ms a call": lambda row: _spread(row["milliseconds"]),
+        "ratio to plain": lambda row: _spread(row["ratio_to_plain"]),
+    },
+    "memory": {
+        "MB an expert": lambda row: f"{row['bytes_per_expert'] / 1e6:.2f}",
+        "MB on the device": lambda row: f"{row['device_bytes'] / 1e6:.1f}",
+        "MB on the host": lambda row: f"{row['host_bytes'] / 1e6:.1f}",
+        "peak MB": lambda row: f"{row['peak_bytes'] / 1e6:.0f}",
+    },
+}
+
+
+def _table(part: str, rows: Sequence[dict[str, Any]]) -> Table:
+    on_gpu = any(row.get("ratio_to_graphed") for row in rows)
+    columns = {name: show for name, show in COLUMNS[part].items() if on_gpu or name != "ratio to graphed"}
+    table = Table("", "experts", *columns, title=part, title_justify="left", box=None)
+    for row in rows:
+        table.add_row(_subject(row), str(row["experts"]), *(show(row) for show in columns.values()))
+    return table
+
+
+def _subject(row: dict[str, Any]) -> str:
+    subject = row["subject"]
+    usual = (subject["net"] == "mlp") == (subject["images"] == "28x28")
+    return f"{subject['net']} {subject['score']}" + ("" if usual else f" {subject['images']}")
+
+
+def _spread(value: dict[str, float] | None) -> str:
+    return "–" if value is None else f"{value['median']:.3g} ({value['low']:.3g}–{value['high']:.3g})"

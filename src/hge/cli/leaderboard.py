@@ -1,0 +1,79 @@
+"""The `hge gates` command: the leaderboard as a table, as JSON and as a plot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from hge.cli.data import DataFolder
+from hge.core.config import override
+from hge.experiments.jobs.plan import run_name
+from hge.experiments.recipes import RECIPES, build_config
+from hge.experiments.score_leaderboard import gates
+from hge.experts.pool import resolve_device
+from hge.reporting.run_report import write_gates
+
+console = Console()
+
+
+def gates_command(
+    scenario: Annotated[str, typer.Argument(help="See `hge scenarios`.")],
+    recipe: Annotated[str, typer.Option(help=f"{', '.join(RECIPES)}.")] = "default",
+    tasks: Annotated[int | None, typer.Option(help="Number of tasks.", show_default="the scenario's")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
+    epochs_scale: Annotated[float, typer.Option(help="Factor on the recipe's epochs.")] = 1.0,
+    validation: Annotated[bool, typer.Option(help="Hold out training rows and leave the test rows alone.")] = False,
+    autoencoder: Annotated[bool, typer.Option(help="Train the paper's score, too; it is slow.")] = True,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
+    data: DataFolder = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the files.", show_default="runs/gates-NAME")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: net=resnet18-cifar.")
+    ] = None,
+) -> None:
+    """Compare all scores over the same experts: who finds the right one, how often, and at what cost."""
+    config = replace(build_config(scenario, recipe=recipe, epochs_scale=epochs_scale), seed=seed)
+    config = replace(config, device=resolve_device(device), tasks=config.tasks if tasks is None else tasks)
+    for assignment in set_ or []:
+        config = override(config, assignment)
+    folder = out or Path("runs") / f"gates-{run_name(config)}"
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as progress:
+        line = progress.add_task(scenario, total=None)
+        result = gates(
+            config,
+            folder,
+            lambda done, total, phase: progress.update(line, completed=done, total=total, description=phase),
+            data,
+            validation=validation,
+            autoencoder=autoencoder,
+        )
+    console.print(leaderboard(scenario, result))
+    console.print(
+        f"Each expert asked about its own task: {result['separate']:.2f} % accuracy. "
+        f"All experts' answers together, single samples: {result['mixture']:.2f} %.",
+        soft_wrap=True,
+    )
+    if result["unknown"]:
+        area = result["unknown"]["area"]
+        console.print(f"The last task told from the others without its expert: {area:.1f} % area under the ROC curve.")
+    console.print(f"Report: {write_gates(folder)}", soft_wrap=True)
+
+
+def leaderboard(scenario: str, result: dict[str, Any]) -> Table:
+    """Lay out the figures: right expert / accuracy, by the size of the group, and the cost."""
+    sizes = [str(size) for size in result["groups"] if str(size) in result["scores"][0]["gate_accuracy"]]
+    title = f"{scenario}, {result['part']} part: right expert / accuracy in %, by size of the group"
+    table = Table("score", *sizes, "multiply-adds", "µs", title=title)
+    table.columns[0].no_wrap = True
+    for row in result["scores"]:
+        cells = [f"{row['gate_accuracy'][s]:.1f} / {row['accuracy'][s]:.1f}" for s in sizes]
+        table.add_row(row["score"], *cells, f"{row['multiply_adds']:,}", f"{row['microseconds']:.1f}")
+    table.caption = "cost per image and expert"
+    return table

@@ -1,0 +1,1 @@
+"""Types, events, settings and keyed randomness: what every other package shares."""

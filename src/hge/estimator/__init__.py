@@ -1,0 +1,1 @@
+"""`GatedExperts`, the scikit-learn classifier."""

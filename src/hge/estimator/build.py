@@ -1,0 +1,63 @@
+"""From an estimator's parameters to its learner: every parameter is checked here."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import torch
+
+from hge.core.config import LearnerConfig, OptimiserConfig, Precision, ScoreConfig
+from hge.core.events import Emit
+from hge.core.randomness import Keys
+from hge.estimator.validation import FloatRows, check_choice, check_networks, pick_factory
+from hge.experts.fast.pool import StackedPool
+from hge.experts.networks import AUTOENCODERS, NETS
+from hge.experts.pool import EagerPool, PoolSpec, resolve_device
+from hge.learning.learner import Learner
+
+
+def assemble(model: Any, x: FloatRows, capacity: int, keys: Keys, emit: Emit) -> Learner:
+    """Return an untrained learner for rows like these, as the parameters of a `GatedExperts` say."""
+    if model.mixture and not model.joint:
+        raise ValueError("mixture: got True, expected joint=True beside it")
+    check_choice("pool", model.pool, ("auto", "eager", "stacked"))
+    spec, config = _spec(model, x, capacity), _config(model)
+    by_name = isinstance(model.net, str) and isinstance(model.autoencoder, str)
+    fast = model.pool == "stacked" or (model.pool == "auto" and by_name)
+    with torch.inference_mode(False):  # whatever the caller is in, the weights must be trainable
+        pool = (StackedPool if fast else EagerPool)(spec, keys, torch.device(resolve_device(model.device)))
+        learner = Learner(config, pool, keys, emit)
+    check_networks(pool, capacity, x[:1])
+    return learner
+
+
+def _spec(model: Any, x: FloatRows, capacity: int) -> PoolSpec:
+    score_name = check_choice("gate_score", model.gate_score, ("sketch", "class-sketch", "autoencoder"))
+    optimiser = check_choice("optimiser", model.optimiser, ("sgd", "adam"))
+    precision = check_choice("precision", model.precision, get_args(Precision))
+    return PoolSpec(
+        x.shape[1:],
+        capacity,
+        pick_factory("net", model.net, NETS),
+        pick_factory("autoencoder", model.autoencoder, AUTOENCODERS),
+        ScoreConfig(name=score_name, components=model.components, kl_weight=model.kl_weight),
+        OptimiserConfig(optimiser, model.lr, model.momentum, model.weight_decay, average=model.average),
+        precision,
+        bool(model.idle_on_host),
+        shortlisted=model.organisation == "tree",
+    )
+
+
+def _config(model: Any) -> LearnerConfig:
+    return LearnerConfig(
+        organisation=check_choice("organisation", model.organisation, ("flat", "tree", "lca")),
+        max_experts=model.max_experts,
+        epsilon=model.epsilon,
+        review=model.review,
+        review_threshold=model.review_threshold,
+        promotion_window=model.promotion_window,
+        promotion_rate=model.promotion_rate,
+        sticky=model.sticky,
+        newcomers_answer=model.newcomers_answer,
+        joint=model.joint,
+    )

@@ -1,0 +1,329 @@
+"""The front door: a scikit-learn classifier that learns from a stream for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from sklearn.base import ClassifierMixin
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import validate_data
+
+from hge.core.config import OnBadBatch
+from hge.core.events import BatchSkipped, Event
+from hge.core.randomness import Keys
+from hge.estimator.build import assemble
+from hge.estimator.fair_lock import in_turn, lock_of
+from hge.estimator.parameters import Parameters
+from hge.estimator.persistence import read_model, save_model, waiting_rows
+from hge.estimator.row_buffer import WaitingRows
+from hge.estimator.summaries import ExpertSummary, RecentEvents
+from hge.estimator.validation import (
+    FloatRows,
+    Labels,
+    check_choice,
+    check_count,
+    check_labels,
+    check_rows,
+    check_shape,
+    check_targets,
+    read_classes,
+    read_seed,
+)
+from hge.experts.networks import Shape
+from hge.gating.tree import FloatArray, IntArray, Tree
+from hge.learning.checkpoint import CheckpointError
+from hge.learning.routing import Answerer, Routing
+from hge.learning.state import Snapshot, restore
+
+Rows = Any
+"""What scikit-learn takes for X and y, or a torch tensor."""
+
+BATCHES_PER_TURN = 64
+"""Batches after which `partial_fit` lets other threads in; what they see is a state between two batches."""
+
+
+class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
+    """Gated Experts: grows an expert when the data change, and never forgets an old one.
+
+    Rows are learned in the order in which they come: the order is the stream. Nobody says where one task ends and
+    the next begins. Parameters that are changed after the first rows take effect at the next `fit`; `routing`,
+    `mixture`, `batch_size` and `on_bad_batch` at once. Threads may share a model: each call sees it between two
+    batches, and they take turns.
+
+    `__init__` says what each parameter is for.
+
+    Attributes
+    ----------
+    classes_ : the labels known so far, sorted; columns of `predict_proba`.
+    experts_, n_experts_ : the experts, promoted and on probation.
+    tree_ : the gate's tree of promoted experts.
+    events_ : the last decisions, oldest first.
+    batches_skipped_ : calls of `partial_fit` whose rows were bad and left out.
+    n_features_in_ : inputs per row.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from hge import GatedExperts
+    >>> X, y = load_digits(return_X_y=True)
+    >>> low = y < 5  # first the small digits, then the large ones: two tasks
+    >>> model = GatedExperts(epochs=20).fit(X[low] / 16, y[low])
+    >>> for _ in range(20):
+    ...     model = model.partial_fit(X[~low] / 16, y[~low])
+    >>> model.n_experts_, bool(model.score(X / 16, y) > 0.95)
+    (2, True)
+    """
+
+    classes_: Labels
+    input_shape_: Shape
+    _waiting: WaitingRows
+    _outputs: dict[Any, int]
+
+    @in_turn
+    def fit(self, X: Rows, y: Rows) -> GatedExperts:
+        """Forget everything, then learn the rows as one stream, `epochs` times over."""
+        x = check_rows(self, X, reset=True)
+        labels = check_targets(y, x)
+        epochs = check_count("epochs", self.epochs)
+        capacity = check_count("class_capacity", self.class_capacity)
+        classes = check_labels(labels, np.unique(labels), closed=False, capacity=capacity)
+        self._start(X, x, classes, closed=False, events=RecentEvents())
+        for _ in range(epochs):
+            self._learn(x, labels)
+        return self.flush()
+
+    @in_turn
+    def partial_fit(self, X: Rows, y: Rows, classes: Rows = None) -> GatedExperts:
+        """Learn the rows as the next part of the stream.
+
+        `classes`, all labels that will ever come, is optional: it fixes the columns of `predict_proba` and makes any
+        other label an error. What is learned is the same with and without it.
+        """
+        policy = check_choice("on_bad_batch", self.on_bad_batch, get_args(OnBadBatch))
+        check_count("batch_size", self.batch_size)
+        capacity = self._capacity if self._started else check_count("class_capacity", self.class_capacity)
+        listed = None if classes is None else read_classes(classes, capacity)
+        if self._started and listed is not None and not np.array_equal(listed, self.classes_):
+            raise ValueError("classes: got others than those known so far, expected the same or None")
+        try:
+            x, labels, known = self._read(X, y, listed, capacity)
+        except (ValueError, TypeError) as error:
+            if policy == "raise":
+                raise
+            self._skip(error)
+            return self
+        if not self._started:
+            self._start(X, x, known, closed=listed is not None, events=self._events_so_far())
+        self.classes_ = known
+        self._learn(x, labels)
+        return self
+
+    def fit_stream(self, stream: Iterable[tuple[Rows, Rows]]) -> GatedExperts:
+        """Learn from any iterable of (X, y), as it comes: a generator, a torch `DataLoader`, a message queue."""
+        for X, y in stream:
+            self.partial_fit(X, y)
+        return self
+
+    @in_turn
+    def flush(self) -> GatedExperts:
+        """Learn the rows that wait for a full batch, as a shorter one."""
+        self._check_started()
+        check_count("batch_size", self.batch_size)
+        self._learn_waiting(least=1)
+        self._learner.end_stream()
+        return self
+
+    @in_turn
+    def save(self, path: str | Path) -> None:
+        """Write the model to a folder, from which `load` can go on; the state before it is kept, too."""
+        self._check_started()
+        save_model(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path, **changed: Any) -> GatedExperts:
+        """Read a model that `save` wrote; `partial_fit` goes on as if nothing had happened.
+
+        Your own networks are not saved, only their weights: give the factories again (`net=…`, `autoencoder=…`).
+        """
+        for name in changed:
+            if name not in cls._get_param_names():
+                raise ValueError(f"{name}: no parameter of {cls.__name__}")
+        snapshot, facts = read_model(Path(path))
+        try:
+            for name in facts["factories"]:
+                if name not in changed:
+                    raise ValueError(f"{name}: got nothing, expected the factory of the model in {path}")
+            model = cls(**facts["parameters"] | changed)
+            model._become(snapshot, facts)
+        except (KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
+            raise CheckpointError(f"{path}: {error!r} is missing or of the wrong kind") from error
+        return model
+
+    @in_turn
+    def predict(self, X: Rows) -> Labels:
+        """Return the label of each row, as its expert sees it."""
+        probabilities = self.predict_proba(X)
+        labels: Labels = self.classes_[probabilities.argmax(axis=1)]
+        return labels
+
+    @in_turn
+    def predict_proba(self, X: Rows) -> FloatArray:
+        """Return [rows, classes_]: the chosen expert's probabilities; 0 for a class that has not come yet."""
+        x = self._rows(X)
+        columns = np.searchsorted(self.classes_, np.array(list(self._outputs), dtype=self.classes_.dtype))
+        result = np.zeros((len(x), len(self.classes_)))
+        if self.mixture:
+            result[:, columns] = self._answerer.mixture(x, len(columns))
+        else:
+            routes = self._answerer.route(x, self.routing)
+            result[:, columns] = self._answerer.probabilities(x, routes, len(columns))
+        return result
+
+    @in_turn
+    def predict_expert(self, X: Rows) -> tuple[IntArray, FloatArray]:
+        """Return the expert of each row, and how sure the gate is of it (0 to 1)."""
+        x = self._rows(X)
+        routes = self._answerer.route(x, self.routing)
+        confidence = self._answerer.confidence(routes, self.routing)
+        return np.broadcast_to(routes.expert, len(x)).copy(), np.broadcast_to(confidence, len(x)).copy()
+
+    @in_turn
+    def predict_unknown(self, X: Rows) -> FloatArray:
+        """Return, for each row, how little it is like anything learned; higher is stranger. Needs `joint`."""
+        return self._answerer.unknown(self._rows(X))
+
+    @property
+    @in_turn
+    def experts_(self) -> list[ExpertSummary]:
+        """The experts, in order of creation."""
+        self._check_started()
+        new, epsilon = self._learner.newcomers, self._learner.config.epsilon
+        return [
+            ExpertSummary(e.id, e.id not in new, e.batches_trained, e.losses.mean, e.losses.bound(epsilon))
+            for e in self._learner.experts
+        ]
+
+    @property
+    def n_experts_(self) -> int:
+        """Number of experts."""
+        return len(self.experts_)
+
+    @property
+    @in_turn
+    def tree_(self) -> Tree:
+        """The gate's tree of promoted experts."""
+        self._check_started()
+        return self._learner.tree
+
+    @property
+    @in_turn
+    def events_(self) -> list[Event]:
+        """The last decisions, oldest first."""
+        self._check_started()
+        return list(self._events.kept)
+
+    @property
+    def batches_skipped_(self) -> int:
+        """Calls of `partial_fit` whose rows were bad and left out."""
+        return self._events_so_far().skipped
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_lock"}
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self._started and self._learner.steps > 0
+
+    @property
+    def _started(self) -> bool:
+        return hasattr(self, "_learner")
+
+    def _check_started(self) -> None:
+        if not self._started:
+            raise NotFittedError("This GatedExperts has seen no rows yet. Call fit or partial_fit first.")
+
+    def _become(self, snapshot: Snapshot, facts: dict[str, Any]) -> None:
+        """Take over the state of a saved model."""
+        kind, labels = facts["classes"]
+        classes, shape = np.array(labels, dtype=np.dtype(kind)), tuple(facts["input_shape"])
+        events = RecentEvents(facts["skipped"])
+        self._build(np.zeros((1, *shape), dtype=np.float32), facts["capacity"], Keys(facts["seed"]), events)
+        restore(self._learner, snapshot)
+        self._outputs = {label: int(output) for label, output in facts["outputs"]}
+        self._closed, self._waiting = facts["closed"], WaitingRows(waiting_rows(snapshot))
+        self.classes_, self.n_features_in_ = classes, facts["features"]
+        if facts["feature_names"]:
+            self.feature_names_in_ = np.array(facts["feature_names"], dtype=object)
+
+    def _read(self, X: Rows, y: Rows, listed: Labels | None, capacity: int) -> tuple[FloatRows, Labels, Labels]:
+        """Return rows, labels, and all classes known from now on; raise an error that says what cannot be learned."""
+        x = check_rows(self, X, reset=not self._started)
+        labels = check_targets(y, x)
+        if self._started:
+            check_shape(x, self.input_shape_)
+            known, closed = self.classes_, self._closed
+        else:
+            known, closed = np.unique(labels) if listed is None else listed, listed is not None
+        return x, labels, check_labels(labels, known, closed=closed, capacity=capacity)
+
+    def _skip(self, error: Exception) -> None:
+        """Leave out a bad batch, and say so."""
+        self._events = self._events_so_far()
+        self._events(BatchSkipped(self._learner.steps if self._started else 0, str(error).partition("\n")[0]))
+
+    def _events_so_far(self) -> RecentEvents:
+        """Return the events; bad batches may have come before anything was learned."""
+        return self._events if hasattr(self, "_events") else RecentEvents()
+
+    def _start(self, X: Rows, x: FloatRows, classes: Labels, *, closed: bool, events: RecentEvents) -> None:
+        """Build an untrained learner for rows like these; what can fail fails before anything is replaced."""
+        check_count("batch_size", self.batch_size)
+        self._build(x, check_count("class_capacity", self.class_capacity), Keys(read_seed(self.random_state)), events)
+        validate_data(self, X, reset=True, skip_check_array=True)  # remembers the number and names of the features
+        self._outputs = {}
+        self._closed, self._waiting, self.classes_ = closed, WaitingRows.none(x.shape[1:]), classes
+
+    def _build(self, x: FloatRows, capacity: int, keys: Keys, events: RecentEvents) -> None:
+        """Build an untrained learner for rows like these, and only then replace an older one."""
+        learner = assemble(self, x, capacity, keys, events)
+        self._learner, self._answerer, self._events = learner, Answerer(learner), events
+        self._capacity, self.input_shape_ = capacity, x.shape[1:]
+
+    def _learn(self, x: FloatRows, labels: Labels) -> None:
+        """Learn all full batches; keep the rest waiting."""
+        new, first = np.unique(labels, return_index=True)
+        for label in new[np.argsort(first)].tolist():
+            # By first appearance, so that giving `classes` changes nothing.
+            self._outputs.setdefault(label, len(self._outputs))
+        outputs = torch.tensor([self._outputs[label] for label in labels.tolist()])
+        self._waiting.add(x, outputs)
+        self._learn_waiting(least=self.batch_size)
+
+    def _learn_waiting(self, least: int) -> None:
+        """Learn the waiting rows batch by batch, while there are at least so many."""
+        while len(self._waiting) >= least:
+            batches = self._waiting.leave(self.batch_size, least)
+            with torch.inference_mode(False), torch.enable_grad():
+                for _ in self._learner.learn_all(islice(batches, BATCHES_PER_TURN)):
+                    pass
+            lock_of(self).let_others_in()
+        self._waiting.let_go()
+
+    def _rows(self, X: Rows) -> torch.Tensor:
+        """Check that rows can be answered, and how."""
+        self._check_started()
+        if not self.__sklearn_is_fitted__():
+            raise NotFittedError(
+                f"Nothing has been learned yet: {len(self._waiting)} rows wait for a batch of {self.batch_size}. "
+                "Give more rows to partial_fit, or call flush()."
+            )
+        routing = check_choice("routing", self.routing, get_args(Routing))
+        if routing == "window" and self.gate_score == "autoencoder" and not self.joint:
+            raise ValueError("routing: got window with gate_score autoencoder, no likelihood; expected joint, too")
+        x = check_rows(self, X, reset=False)
+        check_shape(x, self.input_shape_)
+        return torch.from_numpy(x)

@@ -1,0 +1,227 @@
+"""Reading what users give: every check is made here, before the learner sees anything."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_array, check_X_y, validate_data
+
+from hge.core.types import Batch
+from hge.experts.networks import Shape
+from hge.experts.pool import ExpertPool
+
+FloatRows = npt.NDArray[np.float32]
+Labels = npt.NDArray[Any]
+
+LARGEST_INPUT = 1e15
+"""Squares of larger values, summed over the inputs, leave float32."""
+
+
+def batch_fault(batch: Batch, shape: Shape, outputs: int, *, values: bool = True) -> str | None:
+    """Say what is wrong with a batch of a stream, if anything; `values` says whether its numbers are looked at, too.
+
+    >>> batch_fault(Batch(torch.zeros(2, 3), torch.tensor([0, 7])), (3,), outputs=5)
+    'y: got the labels 0 to 7, expected 0 to 4'
+    """
+    x, y = batch.x, batch.y
+    if x.shape[1:] != shape:
+        return f"X: got rows of shape {tuple(x.shape[1:])}, expected {shape}"
+    if x.dtype not in (torch.float32, torch.uint8) or y.dtype != torch.int64:
+        return f"X, y: got {x.dtype} and {y.dtype}, expected float32 or uint8, and int64"
+    if y.shape != x.shape[:1] or not len(y):
+        return f"X, y: got {len(x)} rows and labels of shape {tuple(y.shape)}, expected one label per row, and a row"
+    if not values:
+        return None
+    least, most = (int(label) for label in y.aminmax())
+    if least < 0 or most >= outputs:
+        return f"y: got the labels {least} to {most}, expected 0 to {outputs - 1}"
+    extremes = [float(value) for value in x.aminmax()]
+    if not all(abs(value) <= LARGEST_INPUT for value in extremes):  # NaN is not
+        return f"X: got values from {extremes[0]:g} to {extremes[1]:g}, expected at most {LARGEST_INPUT:g}, and no NaN"
+    return None
+
+
+def as_numpy(name: str, value: Any) -> Any:
+    """Return a torch tensor as a numpy array, anything else as it is."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.layout != torch.strided:
+        raise ValueError(f"{name}: got a sparse tensor, expected a dense one")
+    value = value.detach().cpu()
+    return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+
+
+def check_rows(estimator: Any, X: Any, *, reset: bool) -> FloatRows:
+    """Return X as float32 in memory of its own, so that the caller may go on changing his; raise if it is unusable."""
+    X = as_numpy("X", X)
+    with _naming("X"):
+        x = (
+            check_array(X, dtype=np.float32, allow_nd=True, input_name="X", estimator=estimator)
+            if reset
+            else validate_data(estimator, X, reset=False, dtype=np.float32, allow_nd=True)
+        )
+        if reset:
+            validate_data(BaseEstimator(), X, skip_check_array=True)  # looks at the names of the columns
+    if not x.size:
+        raise ValueError(f"X: got rows of shape {x.shape[1:]}, expected at least one input")
+    largest = float(np.abs(x).max())
+    if largest > LARGEST_INPUT:
+        raise ValueError(
+            f"X: got a value of magnitude {largest:.3g}, expected at most {LARGEST_INPUT:g}; scale the inputs"
+        )
+    return np.array(x, order="C")
+
+
+def check_targets(y: Any, x: FloatRows) -> Labels:
+    """Return y as one label per row; raise an error that names what is wrong."""
+    y = as_numpy("y", y)
+    if hasattr(y, "__len__") and getattr(y, "ndim", 1) > 0 and len(y) != len(x):
+        raise ValueError(f"y: got {len(y)} labels for {len(x)} rows of X, expected one label per row")
+    with _naming("y"):
+        _, labels = check_X_y(x, y, dtype=None, allow_nd=True, ensure_all_finite=False)  # looks at y only
+        if labels.dtype.kind not in "biufOUS":
+            raise ValueError(f"y: got labels of type {labels.dtype}, expected numbers or texts")
+        check_classification_targets(labels)
+    found: Labels = labels
+    return found
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Let an error that does not say which argument was wrong say it."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        if re.search(rf"\b{name}\b", str(error)):
+            raise
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{name}: {error}") from error
+
+
+def read_classes(classes: Any, capacity: int) -> Labels:
+    """Return the distinct classes, sorted; reject what cannot be a list of labels."""
+    classes = as_numpy("classes", classes)
+    with _naming("classes"):
+        given: Labels = np.asarray(sorted(classes) if isinstance(classes, (set, frozenset)) else classes)
+        if given.ndim != 1:
+            raise ValueError(f"classes: got an array of shape {given.shape}, expected a list of labels")
+        if len({isinstance(label, str) for label in classes}) > 1:
+            raise ValueError("classes: got texts among others, expected labels of one kind")
+        if given.dtype.kind == "f" and not np.isfinite(given).all():
+            raise ValueError("classes: got NaN or infinity, expected labels")
+        found: Labels = np.unique(given)
+    if not len(found):
+        raise ValueError("classes: got none, expected all labels that will come")
+    if len(found) > capacity:
+        raise ValueError(f"classes: got {len(found)}, expected at most {capacity}; set class_capacity higher")
+    return found
+
+
+def check_labels(labels: Labels, known: Labels, *, closed: bool, capacity: int) -> Labels:
+    """Return all labels known from now on; reject what is of another kind, outside a closed list, or too many."""
+    if _is_text(labels) != _is_text(known):
+        raise ValueError(f"y: got labels of type {labels.dtype}, expected {known.dtype} as in the classes known so far")
+    merged: Labels = np.union1d(known, labels)
+    if len(merged) != len(set(known.tolist()) | set(labels.tolist())):
+        raise ValueError(f"y: got labels of type {labels.dtype} that cannot be told apart as {merged.dtype}")
+    unknown = np.setdiff1d(labels, known)
+    if closed and len(unknown):
+        raise ValueError(f"y: got labels {_shown(unknown)}, expected only those in classes, {_shown(known)}")
+    if len(merged) > capacity:
+        raise ValueError(f"y: got class number {len(merged)}, expected at most {capacity}; set class_capacity higher")
+    return merged
+
+
+def check_count(name: str, value: Any) -> int:
+    """Return a whole number of at least 1, or raise an error that names it."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name}: got {value!r}, expected a whole number, at least 1")
+    return int(value)
+
+
+def check_choice(name: str, value: Any, known: tuple[str, ...]) -> Any:
+    """Return one of the known names, or raise an error that lists them."""
+    if not isinstance(value, str) or value not in known:
+        raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(known)}")
+    return value
+
+
+def check_shape(x: FloatRows, shape: Shape) -> None:
+    """Reject rows of another shape than those learned."""
+    if x.shape[1:] != shape:
+        raise ValueError(f"X: got rows of shape {x.shape[1:]}, expected {shape}")
+
+
+def check_networks(pool: ExpertPool, outputs: int, row: FloatRows) -> None:
+    """Try the first expert on one row, so that a network that does not fit is found before anything is learned."""
+    x = torch.from_numpy(row).to(pool.device)
+    logits = _try("net", lambda: pool.logits(0, x))
+    if logits.shape != (1, outputs):
+        raise ValueError(f"net: got logits of shape {tuple(logits.shape)} for one row, expected {(1, outputs)}")
+    scores = _try("autoencoder", lambda: pool.scores([0], x))
+    if scores.shape != (1, 1):
+        raise ValueError(f"autoencoder: got scores of shape {scores.shape} for one row, expected (1, 1)")
+
+
+def pick_factory(name: str, value: Any, known: dict[str, Any]) -> Any:
+    """Return the factory of that name, or the user's own, which must make an `nn.Module`."""
+    if isinstance(value, torch.nn.Module) or not (callable(value) or isinstance(value, str)):
+        raise ValueError(f"{name}: got {type(value).__name__}, expected a factory or one of {', '.join(known)}")
+    if isinstance(value, str):
+        return known[check_choice(name, value, tuple(known))]
+    return _UserFactory(name, value)
+
+
+@dataclass(frozen=True)
+class _UserFactory:
+    """A user's factory; what goes wrong in it is told under the argument's name."""
+
+    name: str
+    make: Callable[..., Any]
+
+    def __call__(self, *arguments: Any) -> Any:
+        module = _try(self.name, lambda: self.make(*arguments))
+        if not isinstance(module, torch.nn.Module):
+            raise ValueError(f"{self.name}: got {type(module).__name__} from the factory, expected an nn.Module")
+        # A first layer that works in place would change the batch, which is kept for replay.
+        module.register_forward_pre_hook(_on_copies)
+        return module
+
+
+def _on_copies(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return tuple(value.clone() for value in inputs)
+
+
+def read_seed(random_state: Any) -> int:
+    """Return an integer seed; None draws one."""
+    if isinstance(random_state, Integral):
+        return int(random_state)
+    if random_state is not None and not isinstance(random_state, np.random.RandomState):
+        raise ValueError(f"random_state: got {random_state!r}, expected a whole number, a RandomState or None")
+    return int(check_random_state(random_state).randint(2**31))
+
+
+def _try(name: str, call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except Exception as error:
+        raise ValueError(f"{name}: {type(error).__name__}: {error}") from error
+
+
+def _is_text(labels: Labels) -> bool:
+    return labels.dtype.kind in "OUS"
+
+
+def _shown(labels: Labels) -> str:
+    shown = ", ".join(map(repr, labels[:5].tolist()))
+    return f"[{shown}, ...]" if len(labels) > 5 else f"[{shown}]"

@@ -1,0 +1,1 @@
+"""Runs of a method on a scenario: settings, metrics, files, and the paper's tables."""

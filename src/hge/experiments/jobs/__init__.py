@@ -1,0 +1,1 @@
+"""Many runs: what to run, side by side, until when."""

@@ -1,0 +1,103 @@
+"""How long many runs will still take, from how fast the ones under way are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from statistics import mean
+
+from hge.experiments.jobs.worker import Progress
+
+MOST_OF_A_RUN = 0.9
+"""Who saw less than the rest cannot tell how long the whole takes: there is the evaluation at the end."""
+
+
+@dataclass
+class Forecast:
+    """Follows runs; a run that has not begun is taken to last as long as one like it, or else as the others.
+
+    >>> forecast = Forecast(["a", "b"], [("smnist", "ge"), ("smnist", "ge")])
+    >>> forecast.told("a", Progress(100, 400, 0), now=0.0)
+    >>> forecast.told("a", Progress(200, 400, 0), now=60.0)
+    >>> forecast.seconds_left(at_once=1)
+    360.0
+    """
+
+    names: Sequence[str]
+    kinds: Sequence[tuple[str, str]]
+    """(scenario, method) of each."""
+    _first: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """name -> time and share done, when first seen at work."""
+    _share: dict[str, float] = field(default_factory=dict)
+    _seconds: dict[str, float] = field(default_factory=dict)
+    """name -> how long the whole run takes."""
+
+    @property
+    def unfinished(self) -> list[str]:
+        """The runs that have not ended."""
+        return [name for name in self.names if self._share.get(name, 0.0) < 1.0]
+
+    @property
+    def share(self) -> float:
+        """Share of all work that is done."""
+        lengths = self._lengths()
+        done = sum(self._share.get(name, 0.0) * length for name, length in lengths.items())
+        return done / sum(lengths.values())
+
+    def told(self, name: str, progress: Progress, now: float) -> None:
+        """Take in how far a run is."""
+        share = min(progress.done / progress.total, 0.999)
+        since, begun = self._first.setdefault(name, (now, share))
+        self._share[name] = share
+        if share > begun and begun < MOST_OF_A_RUN:
+            self._seconds[name] = (now - since) / (share - begun)
+
+    def ended(self, name: str, now: float, *, whole: bool = True) -> None:
+        """Take in that a run has ended; what failed or was given up before its end tells nothing of others."""
+        since, begun = self._first.get(name, (now, 0.0))
+        self._share[name] = 1.0
+        if not whole:
+            self._seconds.pop(name, None)
+        elif begun < MOST_OF_A_RUN:
+            self._seconds[name] = (now - since) / (1.0 - begun)
+
+    def seconds_left(self, at_once: int) -> float | None:
+        """Return how long it will take; None if nothing is known yet."""
+        if not any(self._seconds.values()):
+            return None
+        left = {n: (1.0 - self._share.get(n, 0.0)) * length for n, length in self._lengths().items()}
+        return max(sum(left.values()) / at_once, max(left.values()))
+
+    def status(self, at_once: int) -> str:
+        """Say in words what is done and what is left.
+
+        >>> Forecast(["a"], [("smnist", "ge")]).status(1)
+        '0 of 1 ended'
+        """
+        ended, seconds = len(self.names) - len(self.unfinished), self.seconds_left(at_once)
+        text = f"{ended} of {len(self.names)} ended"
+        return text if seconds is None else f"{text}, {_duration(seconds)} left"
+
+    def _lengths(self) -> dict[str, float]:
+        known = {name: s for name, s in self._seconds.items() if s > 0}
+        by_kind: dict[tuple[str, str], list[float]] = {}
+        for name, kind in zip(self.names, self.kinds, strict=True):
+            if name in known:
+                by_kind.setdefault(kind, []).append(known[name])
+        usual = mean(known.values()) if known else 1.0
+        return {
+            name: known.get(name) or mean(by_kind.get(kind, [usual]))
+            for name, kind in zip(self.names, self.kinds, strict=True)
+        }
+
+
+def _duration(seconds: float) -> str:
+    """Write a time as a person would.
+
+    >>> _duration(42.3), _duration(754), _duration(98_000)
+    ('42 s', '12:34 min', '27:13 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02} h"

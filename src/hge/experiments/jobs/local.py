@@ -1,0 +1,103 @@
+"""Runs on this machine: a process each, several at a time, so that one that dies leaves the others alone."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+import torch
+
+from hge.experiments.jobs.plan import Job
+from hge.experiments.jobs.worker import Outcome, Place, carry_out
+
+GRACE = 30.0
+"""Seconds that a run has for its last checkpoint."""
+_SPAWN = multiprocessing.get_context("spawn")  # a forked process could not use a GPU
+
+
+@dataclass
+class LocalExecutor:
+    """Carries out jobs in up to `workers` processes. On a GPU they share it."""
+
+    place: Place
+    workers: int = 1
+    _waiting: deque[Job] = field(default_factory=deque)
+    _running: dict[Connection, tuple[str, SpawnProcess]] = field(default_factory=dict)
+
+    @property
+    def at_once(self) -> int:
+        """Jobs that run at the same time, at the most."""
+        return self.workers
+
+    def start(self, jobs: Iterable[Job]) -> None:
+        """Take on jobs."""
+        self._waiting.extend(jobs)
+        self._fill()
+
+    def poll(self, seconds: float) -> list[Outcome]:
+        """Wait for at most so long; return what has ended."""
+        ended = [ready for ready in wait(self._running, seconds) if isinstance(ready, Connection)]
+        outcomes = [self._outcome(ready, *self._running.pop(ready)) for ready in ended]
+        self._fill()
+        return outcomes
+
+    def stop(self) -> None:
+        """End what is running, once it has taken a checkpoint."""
+        self._waiting.clear()
+        for _, process in self._running.values():
+            process.terminate()
+        for connection, (_, process) in self._running.items():
+            process.join(GRACE)
+            process.kill()
+            process.join()
+            connection.close()
+        self._running.clear()
+
+    def _fill(self) -> None:
+        while self._waiting and len(self._running) < self.workers:
+            job = self._waiting.popleft()
+            threads = max(1, torch.get_num_threads() // self.workers)
+            here, there = _SPAWN.Pipe(duplex=False)
+            process = _SPAWN.Process(target=_work, args=(job.as_json(), self.place, threads, there), daemon=True)
+            process.start()
+            there.close()  # so that the other end hears of the process's death
+            self._running[here] = job.name, process
+
+    @staticmethod
+    def _outcome(connection: Connection, name: str, process: SpawnProcess) -> Outcome:
+        try:
+            outcome: Outcome = connection.recv()
+        except (EOFError, OSError):  # it sent nothing, or died in the middle of it
+            process.join()
+            return Outcome(name, None, f"its process died with exit code {process.exitcode}")
+        finally:
+            connection.close()
+        process.join()
+        return outcome
+
+
+def _work(document: dict[str, Any], place: Place, threads: int, connection: Connection) -> None:
+    """What a worker process does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends this process
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(threads)
+    with suppress(KeyboardInterrupt):
+        connection.send(carry_out(Job.from_json(document), place))
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent was killed: nobody would hear of its result. Its checkpoints stay."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)

@@ -1,0 +1,178 @@
+"""Which runs make which table or figure of the paper, and which of them have been made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote_plus
+
+from hge.core.config import RunConfig, override
+from hge.experiments.build import TRACKED
+from hge.experiments.paper_tables import TITLES, paper_table
+from hge.experiments.recipes import build_config, changes
+from hge.experiments.results import OURS, Result, precision_of
+from hge.experiments.runner import TOLD
+
+FIGURES = {1: (("smnist", "hge"),), 2: (("cif10-inv", "organise"), ("mnist-kmnist", "organise"))}
+"""Figure -> (scenario, method) of the trees that it shows."""
+DECIDING = (*(name for name in TOLD if name not in ("routing", "seed")), "precision")
+"""What two results of the same run have in common, besides score and seed."""
+OPTIONS = {
+    "seed": "--seeds",
+    "epochs": "--epochs-scale",
+    "device": "--device",
+    "precision": "--precision",
+    "track": "--track",
+}
+"""Settings that `hge reproduce` takes as options of their own."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run: a name that no other run has, and its settings. As JSON it can go to another machine."""
+
+    name: str
+    config: RunConfig
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the job as plain JSON values."""
+        return {"name": self.name, "config": self.config.as_json()}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Job:
+        """Read a job that `as_json` gave."""
+        return cls(values["name"], RunConfig.from_json(values["config"]))
+
+
+def subjects(tables: Iterable[int], figures: Iterable[int] = ()) -> list[tuple[str, str]]:
+    """Return the (scenario, method) whose runs tables and figures need; rows that the paper quotes need none.
+
+    >>> subjects([], [1])
+    [('smnist', 'hge')]
+    """
+    needed = []
+    for number in tables:
+        for cell in paper_table(number):
+            method = "organise" if number in (2, 3) else OURS.get(cell.method)
+            needed += [(cell.scenario, method)] if method else []
+    for number in figures:
+        if number not in FIGURES:
+            raise ValueError(f"figure: got {number}, expected one of {', '.join(map(str, FIGURES))}")
+        needed += FIGURES[number]
+    return list(dict.fromkeys(needed))
+
+
+def table_numbers(text: str) -> list[int]:
+    """Read a table's number, or `all`.
+
+    >>> table_numbers("all"), table_numbers("4")
+    ([1, 2, 3, 4, 5], [4])
+    """
+    if text == "all":
+        return list(TITLES)
+    if not text.isdecimal() or int(text) not in TITLES:
+        raise ValueError(f"table: got {text!r}, expected 1 to {len(TITLES)}, or all")
+    return [int(text)]
+
+
+def choose(
+    needed: Sequence[tuple[str, str]], scenarios: Sequence[str], methods: Sequence[str]
+) -> list[tuple[str, str]]:
+    """Narrow down what is needed to some scenarios and methods; where nothing is needed they stand for themselves."""
+    if not needed:
+        return list(dict.fromkeys((scenario, method) for scenario in scenarios for method in methods))
+    for name, asked, known in (
+        ("scenario", scenarios, [scenario for scenario, _ in needed]),
+        ("method", methods, [method for _, method in needed]),
+    ):
+        for value in asked:
+            if value not in known:
+                raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(dict.fromkeys(known))}")
+    chosen = [(s, m) for s, m in needed if (not scenarios or s in scenarios) and (not methods or m in methods)]
+    if not chosen:
+        raise ValueError(f"method: got {', '.join(methods)}, which is not asked for {', '.join(scenarios)} there")
+    return chosen
+
+
+def build_jobs(
+    chosen: Iterable[tuple[str, str]],
+    *,
+    recipe: str,
+    seeds: int,
+    epochs_scale: float,
+    device: str,
+    precision: str = "fp32",
+    track: bool = False,
+    assignments: Sequence[str] = (),
+) -> list[Job]:
+    """Return the runs, all of one seed before those of the next; `assignments` change the recipe (`key=value`)."""
+    if seeds < 1:
+        raise ValueError(f"seeds: got {seeds}, expected at least 1")
+    for setting in (assignment.partition("=")[0] for assignment in assignments):
+        if setting in OPTIONS:
+            raise ValueError(f"{setting}: not here; use {OPTIONS[setting]}")
+    made = []
+    for scenario, method in chosen:
+        config = build_config(scenario, method, recipe, epochs_scale=epochs_scale)
+        for assignment in (f"precision={precision}", *assignments):
+            config = override(config, assignment)
+        made.append(replace(config, device=device, track=track and method in TRACKED))
+    return [Job(run_name(config), config) for config in (replace(c, seed=seed) for seed in range(seeds) for c in made)]
+
+
+def read_jobs(file: Path) -> list[Job]:
+    """Read jobs, one JSON a line, as `hge reproduce --dry-run` prints them; their names follow from their settings."""
+    jobs: dict[str, Job] = {}
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise ValueError(f"{file}: got no text, expected a job a line, as --dry-run prints them") from None
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            config = Job.from_json(json.loads(line)).config
+            job = Job(run_name(config), config)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"{file}, line {number}: expected a job as --dry-run prints it ({error})") from None
+        if job.name in jobs:
+            raise ValueError(f"{file}, line {number}: got {job.name} again, expected every run once")
+        jobs[job.name] = job
+    if not jobs:
+        raise ValueError(f"{file}: got no job, expected one a line, as --dry-run prints them")
+    return list(jobs.values())
+
+
+def not_yet_made(jobs: Iterable[Job], results: Iterable[Result]) -> list[Job]:
+    """Leave out the runs whose results are there."""
+    there: dict[tuple[Any, ...], list[Result]] = {}
+    for result in results:
+        there.setdefault(_identity(result["protocol"]), []).append(result)
+    return [job for job in jobs if not any(_answers(job, found) for found in there.get(_wanted(job.config), []))]
+
+
+def run_name(config: RunConfig) -> str:
+    """Return a name that no run with other settings has, but for those that do not decide its outcome."""
+    recipe = build_config(config.scenario, config.method, config.recipe)
+    chosen = {name: getattr(config, name) for name in DECIDING if name != "epochs"}
+    told = {name: value for name, value in chosen.items() if value != getattr(recipe, name)}
+    # Quoted: visits hold spaces and colons, which not every file system takes.
+    changed = "".join(f"-{name}-{quote_plus(str(value))}" for name, value in (told | changes(config)).items())
+    return f"{config.scenario}-{config.method}-{config.recipe}-epochs{config.epochs}{changed}-seed{config.seed}"
+
+
+def _wanted(config: RunConfig) -> tuple[Any, ...]:
+    chosen = {name: getattr(config, name) for name in DECIDING}
+    return _identity(chosen | {"score": config.score.name, "seed": config.seed, "changed": changes(config)})
+
+
+def _identity(protocol: dict[str, Any]) -> tuple[Any, ...]:
+    told = protocol | {"precision": precision_of(protocol)}
+    return (*(told.get(name) for name in (*DECIDING, "score", "seed")), str(told.get("changed") or ""))
+
+
+def _answers(job: Job, result: Result) -> bool:
+    return not job.config.track or "tracked" in result

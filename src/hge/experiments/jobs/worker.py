@@ -1,0 +1,128 @@
+"""Carrying out one job in its own folder, so that whoever is watching can look in: progress, error, result."""
+
+from __future__ import annotations
+
+import json
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from hge.experiments.build import RESUMABLE
+from hge.experiments.jobs.plan import Job
+from hge.experiments.run_files import commit, forget_finished, read_finished, write_whole
+from hge.experiments.runner import CHECKPOINT_EVERY, run
+from hge.experiments.tree_comparison import organise
+
+PROGRESS, ATTEMPT, ERROR = "progress.json", "attempt.txt", "error.txt"
+TELL_EVERY = 0.5
+"""Seconds between two looks at the progress that are worth writing."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where jobs are carried out. On a cluster all machines must see these folders."""
+
+    work: Path
+    """A folder per job: checkpoints, progress, what a run leaves."""
+    data: Path | None = None
+    """The data sets; None: where they are looked for by default."""
+    checkpoint_every: int = CHECKPOINT_EVERY
+    runs_at_once: int = 1
+    """How many runs share the device, at the most: without it a result's speed says little."""
+
+    def folder(self, name: str) -> Path:
+        """Return the folder of a job."""
+        return self.work / name
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a job: a result or an error."""
+
+    name: str
+    result: dict[str, Any] | None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a job has come."""
+
+    done: int
+    total: int
+    began_at: int
+    """Where this attempt began: above 0 it went on from a checkpoint."""
+
+
+def carry_out(job: Job, place: Place) -> Outcome:
+    """Run a job, from its last checkpoint if there is one; an error becomes part of the outcome."""
+    folder = place.folder(job.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ERROR).unlink(missing_ok=True)
+    try:
+        finished = read_finished(folder, job.config)
+        if finished and finished["protocol"]["commit"] == commit():
+            return Outcome(job.name, finished)  # its end was not heard of
+        forget_finished(folder)
+        result = _run(job, place, _Teller(folder))
+        return Outcome(job.name, result | {"protocol": result["protocol"] | {"runs_at_once": place.runs_at_once}})
+    except Exception as error:
+        (folder / ERROR).write_text(traceback.format_exc(), encoding="utf-8")
+        return Outcome(job.name, None, f"{type(error).__name__}: {error}")
+
+
+def read_progress(folder: Path) -> Progress | None:
+    """Return how far a job has come, None if it has not begun."""
+    try:
+        return Progress(**json.loads((folder / PROGRESS).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return None
+
+
+def forget_progress(folder: Path) -> None:
+    """Remove what an earlier attempt told, until the next one tells anew."""
+    (folder / PROGRESS).unlink(missing_ok=True)
+
+
+class _Teller:
+    """Leaves a job's progress where others can read it, and ends an attempt once there is a newer one.
+
+    Two attempts meet where a worker was given up that lives on: after a network's failure, or as an orphan.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.attempt = uuid4().hex
+        write_whole(folder / ATTEMPT, self.attempt)
+        self.began_at: int | None = None
+        self.told_at = 0.0
+
+    def __call__(self, done: int, total: int) -> None:
+        began_at = self.began_at = done - 1 if self.began_at is None else self.began_at
+        if time.monotonic() - self.told_at >= TELL_EVERY:
+            self.told_at = time.monotonic()
+            if (self.folder / ATTEMPT).read_text(encoding="utf-8") != self.attempt:
+                raise RuntimeError("attempt: got a newer one in the same folder, expected to be the last")
+            write_whole(self.folder / PROGRESS, json.dumps({"done": done, "total": total, "began_at": began_at}))
+
+
+def _run(job: Job, place: Place, tell: _Teller) -> dict[str, Any]:
+    folder = place.folder(job.name)
+    if job.config.method == "organise":
+
+        def tell_batches(done: int, total: int, phase: str) -> None:
+            if phase != "orders":  # the search for Upper is short beside training and scoring
+                tell(done, total)
+
+        return organise(job.config, folder, tell_batches, place.data)
+    return run(
+        job.config,
+        folder,
+        lambda step, total, learner: tell(step.step + 1, total),
+        place.data,
+        resume=job.config.method in RESUMABLE,
+        checkpoint_every=place.checkpoint_every,
+    )

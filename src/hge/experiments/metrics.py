@@ -1,0 +1,205 @@
+"""What every figure means, computed in one place (docs/protocol.md)."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hge.core.events import Event, ExpertCreated, ExpertPromoted
+from hge.data.scenarios import Task
+from hge.gating.tree import FloatArray, IntArray, Routes, Tree
+from hge.learning.learner import Step
+from hge.learning.routing import ROWS_AT_ONCE, Routing
+
+BELONGS = 0.1
+"""An expert belongs to a task if it was trained on at least this share of the task's batches (Section 5.3)."""
+RUNAWAY = 5
+"""More experts than this created within one task: the run did not finish (Section 5.1)."""
+
+
+@dataclass(frozen=True)
+class Switches:
+    """Detection errors, per distinct task: none for a new task is missed, any beyond the first is false."""
+
+    found: int
+    missed: int
+    false: int
+    delay: float | None
+    """Mean number of batches from a found task's first batch to the creation of its expert."""
+
+
+@dataclass
+class Ledger:
+    """Follows a run with the knowledge that the learner lacks: which task each batch came from.
+
+    >>> ledger = Ledger()
+    >>> ledger.observe(0, Step(0, 0, 2.3, 9.9, False, 1, trained=((0, 0),)), [])
+    >>> ledger.observe(1, Step(1, 0, 9.9, 2.3, True, 1, trained=()), [ExpertCreated(step=1, expert=1, batches=19)])
+    >>> ledger.switches()
+    Switches(found=1, missed=0, false=0, delay=0.0)
+    """
+
+    task_of_step: list[int] = field(default_factory=list)
+    trained: dict[int, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
+    """task -> expert -> number of the task's batches on which the expert was trained."""
+    created: list[tuple[int, int]] = field(default_factory=list)
+    """(step, expert) of every creation; the expert that the learner began with is not among them."""
+    promoted: dict[int, int] = field(default_factory=dict)
+    """expert -> step of its promotion."""
+
+    def observe(self, task: int, step: Step, events: Sequence[Event]) -> None:
+        """Take in one step of the run and its events, after the learner has taken it."""
+        self.task_of_step.append(task)
+        self.created += [(event.step, event.expert) for event in events if isinstance(event, ExpertCreated)]
+        self.promoted |= {event.expert: event.step for event in events if isinstance(event, ExpertPromoted)}
+        for trained_step, expert in step.trained:
+            self.trained[self.task_of_step[trained_step]][expert] += 1
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all but the tasks, which the stream knows."""
+        trained = {str(task): {str(e): n for e, n in counts.items()} for task, counts in self.trained.items()}
+        return {"trained": trained, "created": self.created, "promoted": list(self.promoted.items())}
+
+    @classmethod
+    def from_json(cls, facts: dict[str, Any], task_of_step: list[int]) -> Ledger:
+        """Read a ledger that `as_json` gave."""
+        ledger = cls(task_of_step, created=[(s, e) for s, e in facts["created"]], promoted=dict(facts["promoted"]))
+        for task, counts in facts["trained"].items():
+            ledger.trained[int(task)] = Counter({int(e): n for e, n in counts.items()})
+        return ledger
+
+    @property
+    def runaway(self) -> bool:
+        """More than five experts were created while one task streamed."""
+        per_task = Counter(self.task_of_step[step] for step, _ in self.created)
+        return any(count > RUNAWAY for count in per_task.values())
+
+    @property
+    def promotion_delay(self) -> float | None:
+        """Mean number of batches from an expert's creation to its promotion, of those that were promoted."""
+        delays = [self.promoted[expert] - step for step, expert in self.created if expert in self.promoted]
+        return float(np.mean(delays)) if delays else None
+
+    def switches(self) -> Switches:
+        """Compare the creations with the tasks."""
+        first_step = {task: step for step, task in reversed(list(enumerate(self.task_of_step)))}
+        tasks = sorted(first_step, key=lambda task: first_step[task])
+        steps = defaultdict(list)
+        for step, _ in self.created:
+            steps[self.task_of_step[step]].append(step)
+        found = [t for t in tasks[1:] if steps[t]]
+        expected = {t: int(t != tasks[0]) for t in tasks}  # the first task has the expert that was there
+        delays = [steps[t][0] - first_step[t] for t in found]
+        return Switches(
+            found=len(found),
+            missed=len(tasks) - 1 - len(found),
+            false=sum(max(0, len(steps[t]) - expected[t]) for t in tasks),
+            delay=float(np.mean(delays)) if delays else None,
+        )
+
+    def owners(self, tasks: int) -> list[set[int]]:
+        """Return, for each task, the experts that belong to it."""
+        batches = Counter(self.task_of_step)
+        return [
+            {expert for expert, count in self.trained[task].items() if count >= BELONGS * batches[task]}
+            for task in range(tasks)
+        ]
+
+    def visits(self) -> list[dict[str, int]]:
+        """Return the runs of one task: task, first step, and the step after the last."""
+        task = np.array(self.task_of_step)
+        edges = [0, *(np.flatnonzero(np.diff(task)) + 1).tolist(), len(task)]
+        return [{"task": int(task[a]), "start": a, "stop": b} for a, b in pairwise(edges)]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """How the trained system does on test data, at one granularity of routing. Percentages are means over tasks."""
+
+    accuracy: float
+    gate_accuracy: float
+    experts_queried: float
+    routed: FloatArray
+    """[tasks, experts] percentage of a task's groups that were sent to an expert."""
+    reached: FloatArray
+    """[nodes] percentage of a task's groups that ended at or below a node of the tree."""
+    by_task: tuple[float, ...]
+    """Accuracy of each task."""
+
+
+class Organised(Protocol):
+    """What the figures need to know of a learner."""
+
+    @property
+    def experts(self) -> Sequence[object]:
+        """All its experts."""
+
+    @property
+    def tree(self) -> Tree:
+        """Where they stand."""
+
+
+class Answers(Protocol):
+    """A trained system that can be tested: `answer.Answerer`, or a baseline's."""
+
+    @property
+    def learner(self) -> Organised:
+        """Who was trained."""
+
+    def route(self, x: torch.Tensor, routing: Routing) -> Routes:
+        """Choose an expert per row, or one for all rows."""
+
+    def probabilities(self, x: torch.Tensor, routes: Routes, outputs: int) -> FloatArray:
+        """Return [rows, outputs]: what the chosen experts say."""
+
+    def gate_multiply_adds(self, asked: float, rows: int) -> float:
+        """Count what the gate takes per row, when so many experts are asked about groups of so many rows."""
+
+
+def evaluate(
+    answerer: Answers | Sequence[Answers],
+    tasks: Sequence[Task],
+    owners: Sequence[set[int]],
+    classes: int,
+    routing: Routing,
+    batch_size: int,
+) -> Figures:
+    """Test every task: rows routed one by one, or same-task batches routed as one (the last partial one included).
+
+    Who is told the task (Separate) comes as one answerer per task.
+    """
+    answerers = answerer if isinstance(answerer, Sequence) else [answerer] * len(tasks)
+    rows: list[tuple[float, float, float, FloatArray, FloatArray]] = []
+    for answerer, task, own in zip(answerers, tasks, owners, strict=True):
+        experts = len(answerer.learner.experts)
+        batches = list(task.test.batches(ROWS_AT_ONCE if routing == "sample" else batch_size))
+        routes = [answerer.route(batch.x, routing) for batch in batches]
+        answers = [answerer.probabilities(b.x, r, classes).argmax(axis=1) for b, r in zip(batches, routes, strict=True)]
+        chosen: IntArray = np.concatenate([r.expert for r in routes])
+        labels = torch.cat([batch.y for batch in batches]).cpu().numpy()
+        right: npt.NDArray[Any] = np.concatenate(answers) == labels
+        rows.append(
+            (
+                100 * float(right.mean()),
+                100 * float(np.isin(chosen, list(own)).mean()),
+                float(np.concatenate([r.queried for r in routes]).mean()),
+                100 * np.bincount(chosen, minlength=experts) / len(chosen),
+                answerer.learner.tree.reached(np.concatenate([r.node for r in routes])),
+            )
+        )
+    accuracy, gate, queried, routed, reached = zip(*rows, strict=True)
+    return Figures(
+        float(np.mean(accuracy)),
+        float(np.mean(gate)),
+        float(np.mean(queried)),
+        np.stack(routed),
+        np.mean(reached, axis=0),
+        accuracy,
+    )

@@ -1,0 +1,56 @@
+"""How well the unknown score tells rows of a task that nobody has learned: its ROC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.metrics import roc_auc_score, roc_curve
+from torch import Tensor
+
+from hge.experts.joint.calibration import Calibration
+from hge.experts.pool import ExpertPool
+from hge.experts.replay import Expert
+from hge.gating.tree import FloatArray
+from hge.learning.novelty import surprise, unknown
+
+ROWS_AT_ONCE = 512
+POINTS = np.linspace(0, 1, 21)
+"""False alarms at which the curve is written down."""
+
+
+def last_task_unknown(pool: ExpertPool, experts: Sequence[Expert], known: Tensor, foreign: Tensor) -> dict[str, Any]:
+    """Leave out the last expert; return the ROC of telling its task's rows from those of all other tasks."""
+    calibration = Calibration(pool, experts[:-1])
+    calibration.fit()
+    usual = {expert.id: _on_replay(pool, expert) for expert in calibration.experts}
+    strange = [
+        np.concatenate([_unknown(pool, calibration, usual, part) for part in torch.split(rows, ROWS_AT_ONCE)])
+        for rows in (known, foreign)
+    ]
+    is_foreign = np.repeat([0, 1], [len(rows) for rows in strange])
+    scores = np.concatenate(strange)
+    false_alarms, found, _ = roc_curve(is_foreign, scores)
+    return {
+        "area": round(100 * float(roc_auc_score(is_foreign, scores)), 3),
+        "false_alarms": POINTS.round(2).tolist(),
+        "found": np.interp(POINTS, false_alarms, found).round(4).tolist(),
+    }
+
+
+def _unknown(pool: ExpertPool, calibration: Calibration, usual: Mapping[int, FloatArray], x: Tensor) -> FloatArray:
+    """As `Answerer.unknown`, for experts that no learner keeps."""
+    joint = calibration.joint
+    assert joint is not None
+    logs = joint.experts(joint.pairs(calibration.evidence(x)))
+    chosen, rows = logs.argmax(axis=0), np.arange(len(x))
+    own = pool.scores(range(len(logs)), x)[chosen, rows]
+    return unknown(surprise(own, chosen, usual), -logs[chosen, rows], joint.usual_doubt)
+
+
+def _on_replay(pool: ExpertPool, expert: Expert) -> FloatArray:
+    """Return an expert's scores of the rows that it remembers."""
+    rows = [pool.scores([expert.id], kept.batch.x)[0] for kept in expert.replay.kept]
+    return np.concatenate(rows)

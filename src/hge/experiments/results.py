@@ -1,0 +1,336 @@
+"""The paper's tables beside ours: every cell with both numbers, a verdict, and the protocol behind ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from numbers import Real
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from hge.data.catalogue import SCENARIOS
+from hge.experiments.paper_tables import NOTES, ROUTE_SINGLE_SAMPLES, TITLES, Cell, paper_table
+from hge.experiments.recipes import METHODS, PAPER, RECIPES, build_config
+
+Verdict = Literal["reproduced", "better", "worse", "differs", "not comparable", "not run", "quoted"]
+
+NOT_COMPARABLE = frozenset({"mnist-kmnist", "imgnet-10", "imgnet-20", "cif-imgnet"})
+"""Their data are not those of the paper (docs/protocol.md)."""
+OURS = {"GE": "ge", "GE w/o review": "ge-no-review", "HGE": "hge", "TAME": "tame", "Separate": "separate"}
+"""The paper's name of a method -> ours; the other rows of Table 4 are quoted."""
+PERCENTAGES = ("accuracy", "gate_accuracy")
+AS_GOOD_AS, ROUNDING = 0.5, 0.005
+"""Half the width of an interval, at the least: of means and medians of percentages; of all else, as it is printed."""
+RULE = (
+    "Reproduced: our mean lies within the paper's mean ± its standard deviation (means and medians of percentages: "
+    "± 0.5 points at the least); where the paper has DNF, more than half of our runs did not finish either. Where it "
+    "has a number, a single run of ours that did not finish is worse. Differs: neither better nor worse, as spreads, "
+    "baselines that finish here but not in the paper, and fewer experts queried because some are missing or were "
+    "never promoted. Short: after fewer epochs than the paper's. Not comparable: other data than the paper's. Quoted: "
+    "the paper has it from elsewhere, and it is not implemented here."
+)
+NEEDED = {"scenario", "method", "recipe", "score", "tasks", "epochs", "seed", "batch_size", "test_batch_size"}
+"""What a result's protocol must tell."""
+FIGURES = (
+    *("accuracy_sample", "accuracy_batch", "gate_accuracy_sample", "gate_accuracy_batch"),
+    *("experts_queried_sample", "experts_queried_batch", "experts", "experts_unpromoted"),
+    *("switches_found", "switches_missed", "switches_false"),
+)
+"""What the result of a run must have, besides its protocol."""
+FOR_CHOOSING = 100
+"""Seeds from here on are for choosing settings, not for reporting (docs/protocol.md)."""
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One cell of the paper's table, and what one of our recipes has for it."""
+
+    scenario: str
+    method: str
+    figure: str
+    paper: str
+    ours: str
+    """In the paper's routing."""
+    single_samples: str
+    """The same figure where every sample is routed by itself."""
+    verdict: Verdict
+    recipe: str
+    routing: str
+    epochs: str
+    """Ours, of the paper's."""
+    precision: str
+    seeds: int
+    unpromoted: str = ""
+    """Experts that were never promoted, per run."""
+
+    @property
+    def is_short(self) -> bool:
+        """Did ours have fewer epochs than the paper's?"""
+        ours, _, papers = self.epochs.partition(" of ")
+        return bool(self.epochs) and int(ours) < int(papers)
+
+    @property
+    def shown_verdict(self) -> str:
+        """The verdict as a person should see it."""
+        return f"{self.verdict} (short)" if self.is_short else self.verdict
+
+
+HEADINGS = (
+    "scenario",
+    "method",
+    "figure",
+    "paper",
+    "ours",
+    "ours, single samples",
+    "verdict",
+    "recipe",
+    "routing",
+    "epochs",
+    "precision",
+    "seeds",
+    "unpromoted",
+)
+
+
+SUPERSEDED = "superseded"
+
+
+def read_results(folder: Path) -> list[Result]:
+    """Return all results of runs below a folder, in the order of their paths; other JSON files are left alone.
+
+    So is a folder `superseded` in it: runs of code that is no more.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"results: got {folder}, expected a folder with results of runs")
+    found = []
+    for path in sorted(folder.rglob("*.json")):
+        if SUPERSEDED in path.relative_to(folder).parts:
+            continue
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path}: damaged, expected JSON ({error})") from None
+        protocol = content.get("protocol") if isinstance(content, dict) else None
+        told = isinstance(protocol, dict) and protocol.keys() >= NEEDED and protocol["method"] in METHODS
+        if told and ("accuracy_batch" in content or "organisation" in content):
+            _check_whole(path, content)
+            found.append(content)
+    return found
+
+
+def _check_whole(path: Path, result: Result) -> None:
+    """Raise an error that names the file if the tables or the report would stumble over it."""
+    told = result["protocol"]
+    parts: list[tuple[str, Any, type]] = [(name, told[name], str) for name in ("scenario", "recipe", "score")]
+    parts += [(name, told[name], int) for name in ("tasks", "epochs", "seed", "batch_size", "test_batch_size")]
+    parts += [("tasks", result.get("tasks"), list)]
+    if "organisation" in result:
+        rows = result["organisation"] if isinstance(result["organisation"], dict) else {}
+        parts += [(f"organisation.{name}", rows.get(name), dict) for name in ("ge", "hge", "upper")]
+        parts += [("upper_statistics", result.get("upper_statistics"), dict)]
+    else:
+        parts += [(name, result.get(name), Real) for name in FIGURES]
+    for name, value, kind in parts:
+        if not isinstance(value, kind) or isinstance(value, bool) or value == []:
+            raise ValueError(f"{path}: damaged, expected what `hge run` wrote there ({name}: {value!r})")
+
+
+def build_table(number: int, results: Iterable[Result]) -> list[Line]:
+    """Set every cell of the paper's table beside ours: a line per recipe that was run, or one that says "not run"."""
+    standard = [r for r in results if _is_standard(r["protocol"])]
+    lines = []
+    for cell in sorted(paper_table(number), key=lambda cell: list(SCENARIOS).index(cell.scenario)):
+        method = "organise" if number in (2, 3) else OURS.get(cell.method, "")
+        runs = [r for r in standard if (r["protocol"]["scenario"], r["protocol"]["method"]) == (cell.scenario, method)]
+        by_recipe = {recipe: _longest([r for r in runs if r["protocol"]["recipe"] == recipe]) for recipe in RECIPES}
+        found = [_line(cell, number, runs) for runs in by_recipe.values() if runs]
+        lines += found or [_empty_line(cell, "not run" if method else "quoted")]
+    return lines
+
+
+def notes(number: int) -> list[str]:
+    """Return what must be read with a table."""
+    methods = {cell.method for cell in paper_table(number)}
+    about_switches = ["The paper gives one row for all CIFAR scenarios, and one for both of Tiny ImageNet."]
+    about_methods = [note for method, note in NOTES.items() if method in methods]
+    about_methods += [f"The paper's best method, by scenario: {_best_of_the_paper()}."] if number == 4 else []
+    return [RULE, *(about_switches if number == 1 else about_methods)]
+
+
+def _best_of_the_paper() -> str:
+    """Say which row of Table 4 is to be beaten; Separate is told the tasks, so it is no method."""
+    best: dict[str, Cell] = {}
+    for cell in paper_table(4):
+        if cell.figure == "accuracy" and cell.method != "Separate" and cell.mean is not None:
+            known = best.get(cell.scenario)
+            best[cell.scenario] = cell if known is None or cell.mean > (known.mean or 0) else known
+    return ", ".join(f"{scenario} {cell.mean:g} ({cell.method})" for scenario, cell in best.items())
+
+
+def judge(cell: Cell, mean: float | None, failed: float = 1.0, missing: float = 0.0) -> Verdict:
+    """Compare our mean with the paper's interval; None stands for DNF, of the share `failed` of our runs.
+
+    So many experts were never created or never promoted, on average: nobody can ask those.
+
+    >>> ge = Cell("smnist", "GE", "accuracy", mean=99.54, std=0.09)
+    >>> judge(ge, 99.1), judge(ge, 98.0), judge(ge, None)
+    ('reproduced', 'worse', 'worse')
+    """
+    if cell.scenario in NOT_COMPARABLE:
+        return "not comparable"
+    if cell.mean is None:  # a baseline's: for it to finish is not to be reproduced
+        return "reproduced" if mean is None and failed > 0.5 else "differs"
+    if mean is None:
+        return "worse"
+    figure, _, statistic = cell.figure.partition(".")
+    is_average = statistic in ("", "mean", "median")
+    least = AS_GOOD_AS if is_average and figure in PERCENTAGES else ROUNDING
+    if abs(mean - cell.mean) <= max(cell.std or 0.0, least) + 1e-9:
+        return "reproduced"
+    if not is_average:
+        return "differs"  # a correlation or a spread is neither good nor bad
+    if figure == "experts_queried" and mean < cell.mean and (cell.method == "GE" or missing):
+        return "differs"  # GE asks all its experts, so one of them is missing
+    return "better" if (mean > cell.mean) == (figure in PERCENTAGES) else "worse"
+
+
+def spread(values: Sequence[float]) -> str:
+    """Write mean ± standard deviation of a sample, as the paper does; a single value has none.
+
+    >>> spread([0.0, 0.0, 0.0, 0.0, 1.25]), spread([1.25])  # the first is in the paper's Table 3
+    ('0.25 ± 0.56', '1.25')
+    """
+    mean = f"{np.mean(values):.2f}"
+    return f"{mean} ± {np.std(values, ddof=1):.2f}" if len(values) > 1 else mean
+
+
+def _is_standard(protocol: dict[str, Any]) -> bool:
+    """Was the scenario run as it stands, with the recipe's score and batches, and a seed for reporting?"""
+    known = protocol["scenario"] in SCENARIOS and protocol["recipe"] in RECIPES
+    if not known or protocol["seed"] >= FOR_CHOOSING:
+        return False
+    config = build_config(protocol["scenario"], protocol["method"], protocol["recipe"])
+    changed = any(protocol.get(name) for name in ("mix", "visits", "blend", "changed"))
+    same = all(protocol[name] == getattr(config, name) for name in ("tasks", "batch_size", "test_batch_size"))
+    asked = protocol["method"] not in ("tame", "separate")  # which ask no score
+    return same and not changed and (protocol["score"] == config.score.name or not asked)
+
+
+def _longest(runs: Sequence[Result]) -> list[Result]:
+    """Return the runs of most epochs, in the precision of most seeds; of several of one seed, the last by path."""
+    most = max((r["protocol"]["epochs"] for r in runs), default=0)
+    found: dict[str, dict[int, Result]] = {"fp32": {}}  # the first, if there is a tie
+    for run in runs:
+        if run["protocol"]["epochs"] == most:
+            found.setdefault(precision_of(run["protocol"]), {})[run["protocol"]["seed"]] = run
+    return list(max(found.values(), key=len).values())
+
+
+def precision_of(protocol: dict[str, Any]) -> str:
+    """Return the precision of a run; old results do not tell it."""
+    return str(protocol.get("precision", "fp32"))
+
+
+def _line(cell: Cell, number: int, runs: Sequence[Result]) -> Line:
+    protocol = runs[0]["protocol"]
+    single = cell.method in ROUTE_SINGLE_SAMPLES
+    routings: tuple[str, ...] = ("sample", "sample") if single else ("batch", "sample")
+    (mean, shown), (_, alone) = (_mean(_reader(cell, number, routing), runs) for routing in routings)
+    routed = number >= 4
+    failed = float(np.mean([bool(run.get("dnf")) for run in runs]))
+    unpromoted, missed = (
+        float(np.mean([run.get(name, 0) for run in runs])) for name in ("experts_unpromoted", "switches_missed")
+    )
+    return Line(
+        cell.scenario,
+        cell.method,
+        cell.figure,
+        str(cell),
+        shown,
+        alone if routed else "",
+        judge(cell, mean, failed, unpromoted + missed),
+        protocol["recipe"],
+        "" if number == 1 else "single samples" if single else f"batches of {protocol['test_batch_size']}",
+        f"{protocol['epochs']} of {PAPER[cell.scenario].epochs}",
+        precision_of(protocol),
+        len(runs),
+        "" if number in (2, 3) else f"{unpromoted:g}",
+    )
+
+
+def _reader(cell: Cell, number: int, routing: str) -> Callable[[Result], float]:
+    """Say where in a result the cell's figure stands."""
+    figure, _, statistic = cell.figure.partition(".")
+    if number == 1:
+        return lambda result: float(result[f"switches_{figure}"] / len(result["tasks"]))
+    if number == 2:
+        name = "accuracy" if figure == "gate_accuracy" else figure
+        return lambda result: float(result["organisation"][cell.method.lower()][name])
+    if number == 3:
+        return lambda result: float(result["upper_statistics"][figure][statistic])
+    return lambda result: float(result[f"{figure}_{routing}"])
+
+
+def _mean(read: Callable[[Result], float], runs: Sequence[Result]) -> tuple[float | None, str]:
+    """Return the mean over the seeds, and as text with the deviation; None if any run did not finish."""
+    failed = sum(bool(run.get("dnf")) for run in runs)
+    if failed:
+        return None, f"DNF ({failed} of {len(runs)})"
+    values = [read(run) for run in runs]
+    return float(np.mean(values)), spread(values)
+
+
+def _empty_line(cell: Cell, verdict: Verdict) -> Line:
+    return Line(cell.scenario, cell.method, cell.figure, str(cell), "", "", verdict, "", "", "", "", 0)
+
+
+def as_markdown(number: int, lines: Sequence[Line]) -> str:
+    """Write a table for a README."""
+    rows = [" | ".join(HEADINGS), "|".join("---" for _ in HEADINGS), *(" | ".join(_texts(line)) for line in lines)]
+    table = "\n".join(f"| {row} |" for row in rows)
+    return "\n\n".join((f"**Table {number}. {TITLES[number]}**", table, *notes(number))) + "\n"
+
+
+def as_latex(number: int, lines: Sequence[Line]) -> str:
+    """Write a table for a paper."""
+    rows = [" & ".join(map(_latex, texts)) + r" \\" for texts in (HEADINGS, *map(_texts, lines))]
+    return "\n".join(
+        [
+            r"\begin{table*}",
+            rf"\caption{{Table {number} of the paper, beside ours. {_latex(TITLES[number])}.}}",
+            rf"\begin{{tabular}}{{{'l' * len(HEADINGS)}}}",
+            r"\hline",
+            rows[0],
+            r"\hline",
+            *rows[1:],
+            r"\hline",
+            r"\end{tabular}",
+            *(rf"\par {_latex(note)}" for note in notes(number)),
+            r"\end{table*}",
+            "",
+        ]
+    )
+
+
+def as_json(number: int, lines: Sequence[Line]) -> str:
+    """Write a table for a program."""
+    content = {"table": number, "title": TITLES[number], "lines": [asdict(x) for x in lines], "notes": notes(number)}
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
+def _texts(line: Line) -> list[str]:
+    shown = asdict(line) | {"verdict": line.shown_verdict}
+    return [str(value).replace("_", " ") or "–" for value in shown.values()]
+
+
+def _latex(text: str) -> str:
+    for plain, written in (("%", r"\%"), ("_", r"\_"), ("±", r"$\pm$"), ("–", "--")):
+        text = text.replace(plain, written)
+    return text
+
+
+FORMATS = {"markdown": as_markdown, "latex": as_latex, "json": as_json}

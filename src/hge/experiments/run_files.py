@@ -1,0 +1,227 @@
+"""What a run leaves behind: config.json, events.jsonl, trace.csv, result.json; and reading them back."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+import numpy as np
+import torch
+
+from hge.core.config import RunConfig
+from hge.core.events import Event
+from hge.learning.learner import Step
+
+EVENTS, TRACE = "events.jsonl", "trace.csv"
+TRACE_COLUMNS = ("step", "task", "expert", "loss", "bound", "set_aside", "queried")
+
+
+class RunRecorder:
+    """Writes a run's files as it goes; what was written before a Ctrl-C stays.
+
+    With `resume_at`, as `position` once gave it, the files are cut back to there and written on.
+    """
+
+    def __init__(self, folder: Path, config: RunConfig, resume_at: Mapping[str, int] | None = None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        for name, length in (resume_at or {}).items():
+            if (found := (folder / name).stat().st_size) < length:
+                raise ValueError(f"{folder / name}: got {found} bytes, expected at least {length}; it was cut off")
+        for stale in ("result.json", "report.html"):  # they would belong to another run
+            (folder / stale).unlink(missing_ok=True)
+        write_json(folder / "config.json", config.as_json())
+        self._events, self._trace_file = (
+            _open(folder / name, None if resume_at is None else resume_at[name]) for name in (EVENTS, TRACE)
+        )
+        self._trace = csv.writer(self._trace_file, lineterminator="\n")
+        if resume_at is None:
+            self._trace.writerow(TRACE_COLUMNS)
+
+    def position(self) -> dict[str, int]:
+        """Bring everything to the disk; return how long the files are."""
+        for file in (self._events, self._trace_file):
+            with _named(file):
+                file.flush()
+                os.fsync(file.fileno())
+        return {EVENTS: self._events.tell(), TRACE: self._trace_file.tell()}
+
+    def __enter__(self) -> RunRecorder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for file in (self._events, self._trace_file):
+            with suppress(OSError) if error else _named(file):
+                file.close()
+
+    def step(self, task: int, step: Step, events: Sequence[Event]) -> None:
+        """Append a row to the trace, and its events. The task stands here for the reader; the learner never saw it."""
+        self.events(events)
+        loss, bound = f"{step.loss:.6g}", f"{step.bound:.6g}"
+        with _named(self._trace_file):
+            self._trace.writerow((step.step, task, step.expert, loss, bound, int(step.set_aside), step.queried))
+
+    def events(self, events: Sequence[Event]) -> None:
+        """Append events."""
+        with _named(self._events):
+            for event in events:
+                self._events.write(json.dumps(event.as_json()) + "\n")
+
+    def result(self, result: Mapping[str, Any]) -> None:
+        """Write the result; its presence says that the run came to its end, and everything else is on the disk."""
+        self.position()
+        write_json(self.folder / "result.json", result)
+
+
+def _open(path: Path, end: int | None) -> TextIO:
+    """Open a file for writing, from its beginning or from where it is cut off."""
+    if end is None:
+        return path.open("w", encoding="utf-8", newline="")
+    file = path.open("r+", encoding="utf-8", newline="")
+    file.truncate(end)
+    file.seek(0, os.SEEK_END)
+    return file
+
+
+@contextmanager
+def _named(file: TextIO) -> Iterator[None]:
+    """Say which file could not be written, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror}; --resume goes on from the last checkpoint", file.name) from None
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A finished run, read back from its folder."""
+
+    config: dict[str, Any]
+    events: list[dict[str, Any]]
+    trace: dict[str, np.ndarray[Any, np.dtype[np.float64]]]
+    result: dict[str, Any]
+
+    @classmethod
+    def read(cls, folder: Path) -> RunRecord:
+        """Read a run's folder; an error names the file that is missing."""
+        for name in ("config.json", "events.jsonl", "trace.csv", "result.json"):
+            if not (folder / name).is_file():
+                raise ValueError(f"{folder}: no {name} there; expected the folder of a finished run")
+        return cls(
+            _read(folder / "config.json", _read_json),
+            _read(folder / "events.jsonl", _read_events),
+            _read(folder / "trace.csv", _read_trace),
+            _read(folder / "result.json", _read_json),
+        )
+
+
+def read_finished(folder: Path, config: RunConfig) -> dict[str, Any] | None:
+    """Return the result of a run with these settings that came to its end in the folder; None if there is none."""
+    try:
+        result = _read_json(folder / "result.json")
+        return result if is_run_of(folder, config) else None
+    except (OSError, ValueError):
+        return None
+
+
+def forget_finished(folder: Path) -> None:
+    """Let the next run in the folder begin anew, although one came to its end there."""
+    (folder / "result.json").unlink(missing_ok=True)
+
+
+def is_run_of(folder: Path, config: RunConfig) -> bool:
+    """Say whether what is in the folder, if there is anything, is a run with these settings."""
+    file = folder / "config.json"
+    return not file.is_file() or bool(_read(file, _read_json) == config.as_json())
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """Read a run's result.json; an error says what is missing or wrong."""
+    if not (folder / "result.json").is_file():
+        raise ValueError(f"{folder}: no result.json there; expected the folder of a finished run")
+    result: dict[str, Any] = _read(folder / "result.json", _read_json)
+    return result
+
+
+def environment() -> dict[str, Any]:
+    """Say what the run ran on: commit, versions, threads, machine."""
+    packages = ("torch", "numpy", "scikit-learn")
+    gpus = [torch.cuda.get_device_name()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    return {
+        "commit": commit(),
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
+        "threads": torch.get_num_threads(),
+        "machine": ", ".join([f"{platform.system()} {platform.machine()}", f"{os.cpu_count()} cores", *gpus]),
+    }
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON that a person can read too."""
+    write_whole(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that nobody ever sees a part of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+def _read(path: Path, reader: Callable[[Path], Any]) -> Any:
+    try:
+        return reader(path)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: damaged, expected what `hge run` wrote there ({error})") from None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    value = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(value, dict) or not value:
+        raise ValueError("no settings or figures in it")
+    return value
+
+
+def _read_events(path: Path) -> list[dict[str, Any]]:
+    events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    for event in events:
+        _ = event["event"], event["step"]
+    return events
+
+
+def _read_trace(path: Path) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
+    lines = path.read_text(encoding="utf-8").splitlines()[1:]
+    if not lines:
+        raise ValueError("no batch in it")
+    return dict(zip(TRACE_COLUMNS, np.loadtxt(lines, delimiter=",", ndmin=2).T, strict=True))
+
+
+def commit() -> str:
+    """Return HGE_COMMIT, if it is set; else the commit of the source tree, with + if it was changed since."""
+    told = os.environ.get("HGE_COMMIT")
+    if told:
+        return told
+    here = Path(__file__)
+    try:
+        # An installed package may lie in another project's tree, whose commit would say nothing.
+        _git(here.parent, "ls-files", "--error-unmatch", here.name)
+        return _git(here.parent, "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*")
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def _git(folder: Path, *command: str) -> str:
+    found = subprocess.run(["git", *command], cwd=folder, capture_output=True, text=True, timeout=10, check=True)
+    return found.stdout.strip()

@@ -1,0 +1,318 @@
+"""One run: drives the stream, keeps the record, and keeps the task numbers away from the learner."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hge.baselines.separate import Separate
+from hge.core.config import RunConfig
+from hge.core.events import Event
+from hge.core.randomness import Keys
+from hge.core.types import Batch
+from hge.data.scenarios import Scenario
+from hge.experiments.batch_feed import Feed
+from hge.experiments.build import AnyLearner, build_answers, build_learner, build_scenario, check, check_resumable
+from hge.experiments.cost import ROWS, costs
+from hge.experiments.metrics import Ledger, evaluate
+from hge.experiments.prequential import Tracker
+from hge.experiments.recipes import changes
+from hge.experiments.run_files import RunRecorder, commit, environment, read_finished
+from hge.experts.optim import repeatable
+from hge.learning.checkpoint import Checkpoints, forget_checkpoints, has_checkpoint, read_checkpoint
+from hge.learning.learner import Learner, Step
+from hge.learning.routing import Answerer, Routing
+from hge.learning.state import reading, restore, take
+
+CHECKPOINTS = "checkpoints"
+CHECKPOINT_EVERY = 2_000
+"""Batches between two checkpoints."""
+TOLD = (
+    "scenario",
+    "method",
+    "recipe",
+    "tasks",
+    "routing",
+    "batch_size",
+    "test_batch_size",
+    "epochs",
+    "mix",
+    "visits",
+    "blend",
+    "seed",
+)
+"""Settings that a result's protocol tells as they are."""
+OnStep = Callable[[Step, int, AnyLearner], None]
+"""Called after each batch with its step, the stream's length and the learner, for a progress line."""
+
+
+def run(
+    config: RunConfig,
+    folder: Path,
+    on_step: OnStep = lambda step, total, learner: None,
+    data: Path | None = None,
+    *,
+    resume: bool = False,
+    checkpoint_every: int = CHECKPOINT_EVERY,
+) -> dict[str, Any]:
+    """Run `config` on the data sets in `data`, leave its files in `folder`; return what stands in result.json.
+
+    Every so many batches a checkpoint is written to `folder`/checkpoints (0: never), and one before an error of the
+    stream or a Ctrl-C is raised. With `resume` a run that was cut off goes on from its last one, as if nothing had
+    happened, and one that came to its end is not run again. A checkpoint that cannot be written is a warning; events
+    that cannot be written end the run.
+    """
+    check(config)
+    if resume and (finished := read_finished(folder, config)) is not None:
+        return finished
+    with repeatable(config.deterministic):
+        journey = Journey(config, folder, data, checkpoint_every)
+        if resume:
+            journey.go_on()
+        else:
+            journey.forget()  # another run's checkpoints
+        # Only now: what cannot be built leaves an older run alone.
+        with RunRecorder(folder, config, journey.files) as recorder:
+            journey.learn(recorder, on_step)
+            speed = round(journey.rows / journey.seconds, 1)
+            told = {"samples_per_second": speed, "protocol": protocol(config) | journey.provenance}
+            result = journey.result() | told
+            recorder.result(result)
+        journey.forget()  # nothing is left to resume
+    return result
+
+
+def other_settings(folder: Path) -> ValueError:
+    """Return the error of who would go on with another run than the one in the folder."""
+    told = f"resume: got other settings than those of the run in {folder}, expected the same"
+    return ValueError(f"{told}; without that folder it begins anew")
+
+
+class Journey:
+    """A learner on its way through a stream."""
+
+    def __init__(self, config: RunConfig, folder: Path, data: Path | None, checkpoint_every: int) -> None:
+        self.config = config
+        self.folder = folder
+        keys = Keys(config.seed)
+        self.scenario = build_scenario(config, keys, data)
+        self.total = self.scenario.batches(config.batch_size, config.epochs)
+        self.events: list[Event] = []
+        self.learner = build_learner(config, self.scenario, keys, self.events.append)
+        self.ledger = Ledger()
+        self.tracker = _build_tracker(config, self.scenario) if config.track else None
+        self.checkpoints = Checkpoints(folder / CHECKPOINTS)
+        self.checkpoint_every = checkpoint_every
+        self.skipped: list[int] = []
+        """Places in the stream of the bad batches that were skipped."""
+        self.files: dict[str, int] | None = None
+        """How long the record's files were when the last checkpoint was taken; None: from the beginning."""
+        self.seconds, self.rows = 0.0, 0
+        """What learning took so far, and how many rows were learned."""
+        self.commits = [commit()]
+        """Of the code that ran, now and before the run was cut off; asked at once, since the files may change."""
+
+    def go_on(self) -> None:
+        """Come to where the last checkpoint was taken; where there is none, begin at the beginning."""
+        config, learner = self.config, self.learner
+        check_resumable(config.method)
+        if not has_checkpoint(self.checkpoints.folder):
+            return
+        snapshot, facts = read_checkpoint(self.checkpoints.folder)
+        if "config" not in facts or RunConfig.from_json(facts["config"]) != config:
+            raise other_settings(self.folder)
+        with reading(str(self.checkpoints.folder)):
+            if isinstance(learner, Learner):
+                restore(learner, snapshot)
+            else:
+                learner.restore(snapshot)
+            self.skipped, self.files = facts["skipped"], facts["files"]
+            self.seconds, self.rows = facts["seconds"], facts["rows"]
+            self.commits = [*(c for c in facts["commits"] if c != self.commits[-1]), self.commits[-1]]
+            schedule = self.scenario.schedule(config.batch_size, config.epochs, Keys(config.seed))
+            draws = enumerate(islice(schedule, learner.steps + len(self.skipped)))
+            self.ledger = Ledger.from_json(facts["ledger"], [task for n, (task, _) in draws if n not in self.skipped])
+            if self.tracker:
+                self.tracker.go_on(facts["tracked"])
+
+    def forget(self) -> None:
+        """Delete the checkpoints."""
+        forget_checkpoints(self.checkpoints.folder)
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Which code ran."""
+        *earlier, last = self.commits
+        return {"commit": last} | ({"earlier_commits": earlier} if earlier else {})
+
+    def learn(self, recorder: RunRecorder, on_step: OnStep) -> None:
+        """Learn the stream to its end."""
+        learner, ledger, feed = self.learner, self.ledger, self._feed()
+        started = time.perf_counter() - self.seconds
+        with interrupt_between_batches(feed):
+            while not (ledger.runaway or feed.ended or feed.position >= self.total):
+                # The learner sees the batches; their tasks stay with the feed, for the ledger.
+                for step in self._learn_stretch(feed):
+                    origin = feed.origins.popleft()
+                    ledger.observe(origin.task, step, self.events)
+                    recorder.step(origin.task, step, [*origin.skipped, *self.events])
+                    on_step(step, self.total, learner)
+                    self.events.clear()
+                    self.rows += origin.rows
+                    if ledger.runaway:
+                        break
+                recorder.events(feed.take_pending())
+                self.seconds = time.perf_counter() - started
+                if not ledger.runaway:
+                    self._rest(feed, recorder)
+        self._check_end(feed)
+        learner.end_stream()
+
+    def result(self) -> dict[str, Any]:
+        """Test the learner; return the figures."""
+        tracked = {"tracked": self.tracker.as_json()} if self.tracker else {}
+        figures = _figures(self.config, self.scenario, self.learner, self.ledger)
+        return figures | {"batches_skipped": len(self.skipped)} | tracked
+
+    def _feed(self) -> Feed:
+        config, scenario, learned = self.config, self.scenario, self.learner.steps
+        start = learned + len(self.skipped)
+        stream = scenario.stream(config.batch_size, config.epochs, Keys(config.seed), start=start)
+        return Feed(stream, scenario.shape, scenario.classes, config.on_bad_batch, learned, self.skipped)
+
+    def _learn_stretch(self, feed: Feed) -> Iterator[Step]:
+        """Learn up to the next rest: the next checkpoint, or the next question of the tracker."""
+        learner, every = self.learner, self.checkpoint_every
+        length = every - learner.steps % every if every else self.total
+        if isinstance(learner, Separate):  # the one that is told
+            return learner.learn_told((feed.origins[-1].task, batch) for batch in islice(feed, length))
+        if self.tracker is None or not isinstance(learner, Learner):
+            return learner.learn_all(islice(feed, length))
+        length = min(length, self.tracker.until_stop(feed.position))
+        return learner.learn_all(self._ask_first(self.tracker, learner, feed, length))
+
+    def _ask_first(self, tracker: Tracker, learner: Learner, feed: Feed, length: int) -> Iterator[Batch]:
+        """Return so many batches; the first one, if it is due, has been answered before it is learned."""
+        due = tracker.wants(feed.position)
+        first = list(islice(feed, 1))
+        if first and due:
+            tracker.answer(learner.steps, first[0], Answerer(learner), self.scenario.classes)
+        return chain(first, islice(feed, length - 1))
+
+    def _rest(self, feed: Feed, recorder: RunRecorder) -> None:
+        """Between two stretches nothing is under way: time for questions, and for a checkpoint."""
+        learner = self.learner
+        if self.tracker and isinstance(learner, Learner):
+            self.tracker.test(feed.position, Answerer(learner), self.scenario.tasks, self.scenario.classes)
+        if not self.checkpoint_every:
+            return
+        ends = feed.position >= self.total or feed.error or feed.interrupt  # the tests take their time, too
+        if ends or learner.steps % self.checkpoint_every == 0:
+            self._save(feed, recorder)
+
+    def _save(self, feed: Feed, recorder: RunRecorder) -> None:
+        """Write a checkpoint. If the disk is full, the run goes on without it, and the one before it stays."""
+        facts = {
+            "config": self.config.as_json(),
+            "ledger": self.ledger.as_json(),
+            "skipped": self.skipped,
+            "files": recorder.position(),
+            "commits": self.commits,
+            "seconds": self.seconds,
+            "rows": self.rows,
+            "tracked": self.tracker.as_json() if self.tracker else None,
+        }
+        try:
+            learner = self.learner
+            self.checkpoints.write(take(learner) if isinstance(learner, Learner) else learner.take(), facts)
+        except OSError as error:
+            trouble = f"checkpoint at batch {feed.position}: {error.strerror}"
+            warnings.warn(f"{trouble}; the run goes on, the checkpoint before it is kept", stacklevel=5)
+
+    def _check_end(self, feed: Feed) -> None:
+        """Raise what the source raised, now that everything before it is safe."""
+        if error := feed.error or feed.interrupt:
+            raise error
+        if not self.learner.steps:
+            raise ValueError(f"stream: got {len(self.skipped)} bad batches, expected at least one that is good")
+        if feed.position < self.total and not self.ledger.runaway:
+            warnings.warn(f"the stream ended after {feed.position} of {self.total} batches", stacklevel=4)
+
+
+@contextmanager
+def interrupt_between_batches(feed: Feed) -> Iterator[None]:
+    """Let a Ctrl-C in the block wait for the next batch, so that a checkpoint can be taken; a second one does not.
+
+    So does any signal that would raise a KeyboardInterrupt; whoever has other plans for one is left alone.
+    """
+    usual = signal.default_int_handler
+    heeded = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is usual]
+    if threading.current_thread() is not threading.main_thread():
+        heeded = []
+
+    def wait_for_the_next_batch(number: int, frame: object) -> None:
+        feed.interrupt = KeyboardInterrupt()
+        signal.signal(number, usual)
+
+    for number in heeded:
+        signal.signal(number, wait_for_the_next_batch)
+    try:
+        yield
+    finally:
+        for number in heeded:
+            signal.signal(number, usual)
+
+
+def _build_tracker(config: RunConfig, scenario: Scenario) -> Tracker:
+    ends = scenario.visit_ends(config.batch_size, config.epochs)
+    return Tracker(ends[-1], ends, config.routing, config.test_batch_size)
+
+
+def _figures(config: RunConfig, scenario: Scenario, learner: AnyLearner, ledger: Ledger) -> dict[str, Any]:
+    switches, owners = ledger.switches(), ledger.owners(len(scenario.tasks))
+    answerer = build_answers(learner, len(scenario.tasks))
+    routings: tuple[Routing, ...] = ("sample", "batch")
+    figures = {
+        routing: evaluate(answerer, scenario.tasks, owners, scenario.classes, routing, config.test_batch_size)
+        for routing in routings
+    }
+    first = answerer[0] if isinstance(answerer, list) else answerer
+    x = scenario.tasks[0].test.batch(torch.arange(min(len(scenario.tasks[0].test), ROWS))).x
+    return {
+        "cost": costs(first, learner.pool.costs(), figures, x, scenario.classes, config.test_batch_size),
+        **{f"accuracy_{r}": round(f.accuracy, 3) for r, f in figures.items()},
+        **{f"gate_accuracy_{r}": round(f.gate_accuracy, 3) for r, f in figures.items()},
+        "experts": len(learner.experts),
+        "experts_unpromoted": len(learner.newcomers),
+        **{f"experts_queried_{r}": round(f.experts_queried, 3) for r, f in figures.items()},
+        "switches_found": switches.found,
+        "switches_missed": switches.missed,
+        "switches_false": switches.false,
+        "switch_delay": switches.delay,
+        "promotion_delay": ledger.promotion_delay,
+        "score_evaluations_per_batch": {k: round(v / learner.steps, 3) for k, v in learner.evaluations.items()},
+        "dnf": ledger.runaway,
+        "batches": learner.steps,
+        "tasks": [task.name for task in scenario.tasks],
+        "visits": ledger.visits(),
+        "created": [[step, expert] for step, expert in ledger.created],
+        "tree": {"nodes": learner.tree.as_json(), "reached": figures["batch"].reached.round(2).tolist()},
+        "domains": [task.domain for task in scenario.tasks],
+        "routed": {r: f.routed.round(2).tolist() for r, f in figures.items()},
+    }
+
+
+def protocol(config: RunConfig) -> dict[str, Any]:
+    """Say under which settings, and on what, a run was made."""
+    chosen = {name: getattr(config, name) for name in TOLD}
+    chosen |= {"score": config.score.name, "device": config.device, "precision": config.precision}
+    return chosen | {"changed": changes(config)} | environment()

@@ -1,0 +1,256 @@
+"""The leaderboard of scores: all of them over the same trained experts (`hge gates SCENARIO`).
+
+Experts are trained separately, one per task, so that a figure tells of the score and of nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from hge.core.config import RunConfig, ScoreConfig
+from hge.core.randomness import Keys
+from hge.core.types import as_float
+from hge.data.holdout import for_choosing
+from hge.data.scenarios import Scenario
+from hge.experiments.build import build_pool, build_scenario, build_spec, check
+from hge.experiments.novelty_roc import last_task_unknown
+from hge.experiments.run_files import commit, write_json
+from hge.experiments.runner import protocol
+from hge.experts.joint.calibration import Calibration
+from hge.experts.joint.model import Joint
+from hge.experts.optim import has_batch_norm, repeatable
+from hge.experts.pool import ExpertPool
+from hge.experts.replay import Expert, Remembered, Replay
+from hge.experts.scores import Pupil, Score, build_score
+from hge.gating.switch_detection import LossStats
+from hge.gating.tree import FloatArray, IntArray
+
+GROUPS = (1, 8, 32, 128)
+ROWS_AT_ONCE = 512
+TIMED_ROWS, REPEATS = 256, 5
+OnProgress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A score of every expert for a row; lower is better, and a group's is the mean of its rows'."""
+
+    name: str
+    rows: Callable[[Tensor], FloatArray]
+    """[experts, rows], each row by itself."""
+    together: Callable[[Tensor], FloatArray] | None = None
+    """[experts] for rows that are known to belong together, where the score makes use of that."""
+    extra_multiply_adds: float = 0.0
+    """Per row and expert, beyond those that torch does."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Rows of all tasks, and what every expert answers."""
+
+    x: Tensor
+    task: IntArray
+    label: IntArray
+    answer: IntArray
+    """[experts, rows]"""
+
+
+def gates(
+    config: RunConfig,
+    folder: Path,
+    on_progress: OnProgress = lambda done, total, phase: None,
+    data: Path | None = None,
+    *,
+    validation: bool = False,
+    autoencoder: bool = True,
+) -> dict[str, Any]:
+    """Train experts separately, let all scores route the same rows; return what stands in gates.json.
+
+    With `validation` nobody sees the test rows: for choosing.
+    """
+    config = replace(config, score=replace(config.score, name="class-sketch"))
+    check(config)
+    code = commit()  # at once: the files may change while it runs
+    keys = Keys(config.seed)
+    scenario = build_scenario(config, keys, data)
+    scenario = for_choosing(scenario) if validation else scenario
+    pool = build_pool(config, scenario, keys)
+    others = ("sketch", "autoencoder") if autoencoder else ("sketch",)
+    folder.mkdir(parents=True, exist_ok=True)
+    with repeatable(config.deterministic):
+        experts, learned = _train(config, scenario, pool, keys, others, on_progress)
+    calibration = Calibration(pool, experts)
+    calibration.fit()
+    assert calibration.joint is not None
+    contestants = [*_contestants(pool, experts, learned, calibration)]
+    samples = _samples(scenario, pool)
+    rows = []
+    for done, contestant in enumerate(contestants):
+        on_progress(done, len(contestants), "scoring")
+        rows.append(_row(contestant, samples, keys))
+    right = samples.answer[samples.task, np.arange(len(samples.task))] == samples.label
+    result = {
+        "scores": rows,
+        "separate": mean_over_tasks(right, samples.task),
+        "mixture": _mixture(calibration, samples, scenario.classes),
+        "unknown": last_task_unknown(pool, experts, *_parted(samples)) if len(experts) > 2 else None,
+        "groups": list(GROUPS),
+        "tasks": [task.name for task in scenario.tasks],
+        "part": "validation" if validation else "test",
+        "protocol": protocol(config) | {"commit": code, "score": "all", "net": config.net},
+    }
+    write_json(folder / "gates.json", result)
+    return result
+
+
+def _train(
+    config: RunConfig, scenario: Scenario, pool: ExpertPool, keys: Keys, others: Sequence[str], on_progress: OnProgress
+) -> tuple[list[Expert], dict[str, list[Pupil]]]:
+    """Train an expert per task, and beside it the scores that the pool does not keep."""
+    spec, device, count = build_spec(config, scenario), pool.device, len(scenario.tasks)
+    space = spec.build_space(device)
+    experts = [Expert(k, LossStats(config.learner.alpha), Replay(config.learner.replay_capacity)) for k in range(count)]
+    learned: dict[str, list[Pupil]] = {name: [] for name in others}
+    for expert in range(count):
+        pool.create(expert)
+        for name, scores in learned.items():
+            score_config = ScoreConfig(name=name, kl_weight=config.score.kl_weight)  # type: ignore[arg-type]
+            with keys.seeded("weights", expert, device=device):
+                made = build_score(score_config, spec.optimiser, spec.autoencoder, spec.shape, spec.outputs, space)
+            scores.append(Pupil(made.to(device).eval()))
+    total = scenario.batches(config.batch_size, config.epochs)
+    for step, (task, batch) in enumerate(scenario.stream(config.batch_size, config.epochs, keys)):
+        own = batch.to(device)
+        experts[task].losses.update(pool.train(task, own, step))
+        experts[task].replay.add(Remembered(step, own), keys.integer("replay", step, task))
+        for scores in learned.values():
+            scores[task].teach(as_float(own.x), own.y, keys.generator("noise", step, task, device=device))
+        on_progress(step + 1, total, "training")
+    return experts, learned
+
+
+def _contestants(
+    pool: ExpertPool, experts: Sequence[Expert], learned: dict[str, list[Pupil]], calibration: Calibration
+) -> list[Contestant]:
+    joint = calibration.joint
+    assert joint is not None
+    ids = [expert.id for expert in experts]
+
+    def energy(x: Tensor) -> FloatArray:
+        logits = [pool.logits(e, x)[:, joint.readers[e].classes] for e in ids]
+        return np.stack([-answers.logsumexp(1).double().cpu().numpy() for answers in logits])
+
+    made = []
+    for name, pupils in learned.items():
+        scores = [pupil.score for pupil in pupils]
+        made.append(Contestant(name, _of(scores), _together(scores)))
+    made.append(Contestant("class-sketch", lambda x: pool.scores(ids, x)))
+    made.append(Contestant("energy", energy))
+    own = joint.weights.size + sum(reader.feature_basis.size for reader in joint.readers)
+    made.append(
+        Contestant(
+            "joint", lambda x: -joint.experts(joint.pairs(calibration.evidence(x))), extra_multiply_adds=own / len(ids)
+        )
+    )
+    return made
+
+
+def _of(scores: Sequence[Score]) -> Callable[[Tensor], FloatArray]:
+    """Ask all of them as a gate does: the rows are read once."""
+    first, own = scores[0], [score.gate_tensors() for score in scores]
+    stacked = {name: torch.stack([tensors[name].detach() for tensors in own]) for name in own[0]}
+
+    def rows(x: Tensor) -> FloatArray:
+        answers = first.stacked(stacked, first.read(as_float(x)), batch_statistics=False)
+        return np.asarray(answers.double().cpu())
+
+    return rows
+
+
+def _together(scores: Sequence[Score]) -> Callable[[Tensor], FloatArray] | None:
+    if not any(has_batch_norm(score) for score in scores):
+        return None
+    return lambda x: np.array([float(s.score(as_float(x), batch_statistics=True).mean()) for s in scores])
+
+
+def _samples(scenario: Scenario, pool: ExpertPool) -> Samples:
+    batches = [task.test.whole().to(pool.device) for task in scenario.tasks]
+    x, label = torch.cat([b.x for b in batches]), torch.cat([b.y for b in batches]).cpu().numpy()
+    answers = [
+        torch.cat([pool.logits(e, part).argmax(1) for part in torch.split(x, ROWS_AT_ONCE)])
+        for e in range(len(batches))
+    ]
+    task = np.repeat(np.arange(len(batches)), [len(b) for b in batches])
+    return Samples(x, task, label, torch.stack(answers).cpu().numpy())
+
+
+def _row(contestant: Contestant, samples: Samples, keys: Keys) -> dict[str, Any]:
+    """Return a line of the leaderboard."""
+    scores = np.concatenate([contestant.rows(part) for part in torch.split(samples.x, ROWS_AT_ONCE)], axis=1)
+    gate, accuracy = {}, {}
+    for size in GROUPS:
+        groups = group_rows(samples.task, size, keys)
+        if not len(groups):
+            continue
+        if size > 1 and contestant.together is not None:
+            means = np.stack([contestant.together(samples.x[torch.from_numpy(group)]) for group in groups], axis=1)
+        else:
+            means = scores[:, groups].mean(axis=2)
+        chosen, task = means.argmin(axis=0), samples.task[groups[:, 0]]
+        right = samples.answer[chosen[:, None], groups] == samples.label[groups]
+        gate[str(size)] = mean_over_tasks(chosen == task, task)
+        accuracy[str(size)] = mean_over_tasks(right.mean(axis=1), task)
+    return {"score": contestant.name, "gate_accuracy": gate, "accuracy": accuracy} | _cost(contestant, samples.x)
+
+
+def group_rows(task: IntArray, size: int, keys: Keys) -> IntArray:
+    """Return [groups, size]: full groups of rows of one task, shuffled."""
+    made = []
+    for number in np.unique(task):
+        rows = keys.rng("shuffle", int(number), size).permutation(np.flatnonzero(task == number))
+        made.append(rows[: len(rows) // size * size].reshape(-1, size))
+    return np.concatenate(made)
+
+
+def mean_over_tasks(values: Any, task: IntArray) -> float:
+    """Return the mean over tasks of the mean of a task's values, in percent."""
+    return round(float(100 * np.mean([np.mean(values[task == t]) for t in np.unique(task)])), 3)
+
+
+def _cost(contestant: Contestant, x: Tensor) -> dict[str, float]:
+    """Count multiply-adds and measure time, per row and expert."""
+    x = x[:TIMED_ROWS]
+    with FlopCounterMode(display=False) as counter:
+        experts = len(contestant.rows(x))
+    seconds = []
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        contestant.rows(x)  # ends on the host, so a device has finished, too
+        seconds.append(time.perf_counter() - started)
+    each = len(x) * experts
+    multiply_adds = counter.get_total_flops() / 2 / each + contestant.extra_multiply_adds
+    return {"multiply_adds": round(multiply_adds), "microseconds": round(1e6 * float(np.median(seconds)) / each, 3)}
+
+
+def _parted(samples: Samples) -> tuple[Tensor, Tensor]:
+    """Return the rows of all tasks but the last, and those of the last."""
+    last = torch.from_numpy(samples.task == samples.task.max()).to(samples.x.device)
+    return samples.x[~last], samples.x[last]
+
+
+def _mixture(calibration: Calibration, samples: Samples, outputs: int) -> float:
+    """Return the accuracy of all experts' answers together, single samples."""
+    joint: Joint | None = calibration.joint
+    assert joint is not None
+    parts = torch.split(samples.x, ROWS_AT_ONCE)
+    answers = np.concatenate([joint.mixture(calibration.evidence(part), outputs).argmax(axis=1) for part in parts])
+    return mean_over_tasks(answers == samples.label, samples.task)

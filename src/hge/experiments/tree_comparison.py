@@ -1,0 +1,168 @@
+"""Section 5.2's controlled experiment: experts trained separately, then organised in four ways over the same scores."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hge.core.config import RunConfig
+from hge.core.randomness import Keys
+from hge.core.types import Batch
+from hge.data.scenarios import Scenario
+from hge.experiments.build import build_pool, build_scenario, check
+from hge.experiments.run_files import RunRecorder, commit
+from hge.experiments.runner import protocol
+from hge.experts.optim import repeatable
+from hge.experts.pool import ExpertPool
+from hge.experts.replay import Expert, Remembered, Replay
+from hge.gating.order_search import (
+    OwnedBatches,
+    TreeFigures,
+    figures,
+    flat_tree,
+    lca_tree,
+    search_upper,
+    select,
+    statistics,
+)
+from hge.gating.shortlist import Shortlist
+from hge.gating.switch_detection import LossStats
+from hge.gating.tree import FloatArray, IntArray, Routes
+from hge.learning.replay_scores import ScoredReplays
+
+OnProgress = Callable[[int, int, str], None]
+"""Called with what is done, what there is to do, and in which phase."""
+ORDERS = 1000
+
+
+class SeparateExperts:
+    """One expert per task, trained on that task alone: the only place where a learner is told tasks, openly."""
+
+    def __init__(self, scenario: Scenario, pool: ExpertPool, keys: Keys, replay_capacity: int) -> None:
+        self.pool = pool
+        self.keys = keys
+        self.experts = [Expert(task, LossStats(), Replay(replay_capacity)) for task in range(len(scenario.tasks))]
+        for expert in self.experts:
+            pool.create(expert.id)
+
+    def train(self, task: int, batch: Batch, step: int) -> None:
+        """Train the task's expert."""
+        batch, expert = batch.to(self.pool.device), self.experts[task]
+        expert.losses.update(self.pool.train(task, batch, step))
+        expert.replay.add(Remembered(step, batch), self.keys.integer("replay", step, task))
+
+    def batch_scores(self, x: torch.Tensor) -> FloatArray:
+        """Return every expert's score of a batch."""
+        return self.pool.batch_scores(range(len(self.experts)), x.to(self.pool.device))
+
+
+def organise(
+    config: RunConfig,
+    folder: Path,
+    on_progress: OnProgress = lambda done, total, phase: None,
+    data: Path | None = None,
+    orders: int = ORDERS,
+) -> dict[str, Any]:
+    """Train separately, organise as GE, HGE, Upper and by shortlists, and return what stands in result.json."""
+    check(config)
+    code = commit()  # at once: the files may change while it runs
+    keys = Keys(config.seed)
+    scenario = build_scenario(config, keys, data)
+    order = list(dict.fromkeys(visit.task for visit in scenario.visits))
+    if len(order) < len(scenario.tasks):
+        raise ValueError(f"visits: got {config.visits!r}, expected every task: each has its expert")
+    # No classifier is asked: the least of them will do. A sketch beside a costly score makes the shortlists.
+    learner = replace(config.learner, organisation="tree")
+    scores_only = replace(config, net="mlp", augment=False, learner=learner)
+    pool = build_pool(scores_only, scenario, keys)
+    experts = SeparateExperts(scenario, pool, keys, config.learner.replay_capacity)
+    with repeatable(config.deterministic), RunRecorder(folder, config) as recorder:
+        trained = scenario.batches(config.batch_size, config.epochs)
+        total = trained + _to_score(scenario, config)
+        for step, (task, batch) in enumerate(scenario.stream(config.batch_size, config.epochs, keys)):
+            experts.train(task, batch, step)
+            on_progress(step + 1, total, "training")
+        training, replay, test = _scores(
+            experts, scenario, config, keys, lambda scored: on_progress(trained + scored, total, "scoring")
+        )
+        coverage = config.learner.path_coverage
+        upper = search_upper(
+            training, replay, test, coverage, orders, keys.rng("tree"), lambda done: on_progress(done, orders, "orders")
+        )
+        trees = {
+            "ge": flat_tree(len(scenario.tasks)),
+            "hge": lca_tree(order, training, replay, coverage),
+            "upper": upper.tree,
+        }
+        routes = {name: select(tree, test.scores) for name, tree in trees.items()}
+        if pool.scores_are_costly:
+            trees["shortlist"], routes["shortlist"] = trees["ge"], _shortlisted(experts, scenario, config, test.scores)
+        result = {
+            "organisation": {name: _row(figures(r, test.owner)) for name, r in routes.items()},
+            "upper_statistics": statistics(upper.all_figures),
+            "orders": orders,
+            "trees": {
+                name: {"nodes": tree.as_json(), "reached": tree.reached(routes[name].node).round(2).tolist()}
+                for name, tree in trees.items()
+            },
+            "domains": [task.domain for task in scenario.tasks],
+            "tasks": [task.name for task in scenario.tasks],
+            "protocol": protocol(config) | {"commit": code},
+        }
+        recorder.result(result)
+    return result
+
+
+def _to_score(scenario: Scenario, config: RunConfig) -> int:
+    """Return how many batches are to be scored, at the most: a task of few batches has a smaller replay."""
+    replay = len(scenario.tasks) * config.learner.replay_capacity
+    test = sum(ceil(len(task.test) / config.test_batch_size) for task in scenario.tasks)
+    return scenario.batches(config.batch_size, epochs=1) + replay + test
+
+
+def _scores(
+    experts: SeparateExperts, scenario: Scenario, config: RunConfig, keys: Keys, on_scored: Callable[[int], None]
+) -> tuple[OwnedBatches, OwnedBatches, OwnedBatches]:
+    """Score one epoch of every task's training batches, the replay, and the test batches."""
+    training: list[list[torch.Tensor]] = [[] for _ in scenario.tasks]
+    for task, batch in scenario.stream(config.batch_size, 1, keys):
+        training[task].append(batch.x)
+    replay = [[kept.batch.x for kept in e.replay.kept] for e in experts.experts]
+    test = [[batch.x for batch in task.test.batches(config.test_batch_size)] for task in scenario.tasks]
+    scored = itertools.count(1)
+
+    def score(batches: list[list[torch.Tensor]]) -> OwnedBatches:
+        owner = np.repeat(np.arange(len(batches)), [len(b) for b in batches])
+        every = [x for b in batches for x in b]
+        scores = []
+        for x in every:
+            scores.append(experts.batch_scores(x))
+            on_scored(next(scored))
+        return OwnedBatches(np.stack(scores, axis=1), owner, np.array([len(x) for x in every]))
+
+    return score(training), score(replay), score(test)
+
+
+def _shortlisted(experts: SeparateExperts, scenario: Scenario, config: RunConfig, scores: FloatArray) -> Routes:
+    """Route the test batches by the scores of those on their shortlists."""
+    count, replays = len(experts.experts), ScoredReplays(experts.pool, experts.experts)
+    shortlist = Shortlist(replays, lambda event: None)
+    shortlist.fit(0, count, 0)
+    asked = []
+    for batch in (batch for task in scenario.tasks for batch in task.test.batches(config.test_batch_size)):
+        sketches = experts.pool.sketches(range(count), batch.x.to(experts.pool.device), together=True)
+        asked.append(shortlist.choose(sketches[:, None], len(batch)))
+    known = np.where(np.concatenate(asked, axis=1), scores, np.inf)
+    best: IntArray = known.argmin(axis=0)
+    return Routes(best, best + 1, known)
+
+
+def _row(row: TreeFigures) -> dict[str, float]:
+    return {"accuracy": round(row.accuracy, 3), "experts_queried": round(row.experts_queried, 3)}

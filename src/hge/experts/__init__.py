@@ -1,0 +1,1 @@
+"""The experts: networks, scores, replay, and the pools that train them."""

@@ -1,0 +1,1 @@
+"""The fast pool: stacked gates, one slot of fixed memory, CUDA graphs."""

@@ -1,0 +1,156 @@
+"""Training steps of the fast pool that judge their batch themselves, so that no host has to be asked in between.
+
+Forward, compare with the bound, update if accepted. Mean and deviation of the loss live on the device for the length of
+a run. On a GPU a step or two are one CUDA graph, so all that they read stays where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hge.experts.augment import flip_and_crop
+from hge.experts.fast.cuda_graphs import Graphs, Side
+from hge.experts.fast.memory import Residence
+from hge.experts.optim import masked_step, mode_of
+from hge.gating.switch_detection import LossStats
+
+TOGETHER = 4
+"""Steps that a GPU is given at once, at the most: a graph of four is started in hardly more time than of one."""
+INPUTS = 4
+"""Tensors that a step takes."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a batch is judged; each rule is a graph of its own."""
+
+    signed: bool
+    """The paper's signed deviation."""
+    gates: int
+    """Experts whose scores are compared first; 0: none (sticky)."""
+
+
+class Steps:
+    """Takes training steps on the expert in the slot."""
+
+    def __init__(self, home: Residence, graphs: Graphs) -> None:
+        self.home = home
+        self.graphs = graphs
+        device = home.device
+        self.numbers = torch.zeros(4, dtype=torch.float64, device=device)
+        self.statistics, (self.epsilon, self.weight) = self.numbers[:2], self.numbers[2:].unbind()
+        """Mean and deviation of the loss, during a run; ε; and 1 - α."""
+        self.result = torch.zeros(2, device=device)
+        """What the host hears of a step: the loss, and whether the run has stopped."""
+        self.results = torch.zeros(TOGETHER, 2, device=device)
+        self.stopped = self.result[1]
+        self.one = torch.ones((), device=device)
+        self.place = torch.zeros(1, dtype=torch.int64, device=device)
+        """The active expert's place in the stack."""
+        self.pairs = torch.zeros(2, 1, dtype=torch.int64, device=device)
+        """[2, pairs] Experts of which the upper must have the lower score; of those that are not used, nothing."""
+        self.unused = torch.ones(1, dtype=torch.bool, device=device)
+        self.beside = Side(device)
+
+    def begin(self, expert: int, losses: LossStats, epsilon: float, below: Sequence[tuple[int, int]]) -> Rule:
+        """Begin a run of the expert in the slot; each pair of experts in `below` is compared, too."""
+        self.place.fill_(expert)
+        numbers = [losses.mean, losses.deviation, epsilon, 1 - losses.alpha]
+        self.numbers.copy_(torch.tensor(numbers, dtype=torch.float64))
+        self.stopped.zero_()
+        if below:
+            self.home.show_gate()
+            self._set_pairs(below)
+        return Rule(losses.signed, self.home.gates.count if below else 0)
+
+    def take(self, rule: Rule, *inputs: Any) -> Tensor:
+        """Take steps one after the other; return what the host hears of them, in the first rows."""
+        groups = [inputs[first : first + INPUTS] for first in range(0, len(inputs), INPUTS)]
+        for result, own in zip(self.results, groups, strict=False):
+            self._train(rule, result, *own)
+        return self.results
+
+    def _train(
+        self, rule: Rule, told: Tensor, x: Tensor, y: Tensor, noise: Tensor | None, changes: Tensor | None
+    ) -> None:
+        """Forward, compare with the bound, update if accepted; tell the loss, and 1 if nothing was updated.
+
+        `stopped` becomes 1 at the first batch that may not be trained, and stays so for the rest of the run.
+        """
+        with self.home.arithmetic():
+            before = self.home.running.clone()
+            x = self.home.prepare(x)
+            with self.beside(), self.home.autocast():
+                seen = self.home.score.read(x)
+                if self.home.score.asynchronous:
+                    self.home.score.study(seen, y, noise)
+                if rule.gates:
+                    self._compare_scores(rule.gates, seen)
+            with self.home.autocast(), self._training_mode(len(x)):
+                loss = nn.functional.cross_entropy(self.home.net(flip_and_crop(x, changes)), y)
+            with self.beside():
+                updated = self._compare_loss(rule, loss.detach())
+            self.home.optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.beside.join()
+            gradients = [p.grad for p in self.home.weights if p.grad is not None]
+            torch._amp_foreach_non_finite_check_and_unscale_(gradients, self.stopped, self.one)
+            with self.beside():
+                if self.home.score.asynchronous:
+                    self.home.score.learn(self.stopped)
+                torch.where(self.stopped > 0, self.statistics, updated, out=self.statistics)
+                told.copy_(self.result)
+            masked_step(self.home.optimiser, self.stopped)
+            if len(self.home.running):
+                self.home.running.copy_(torch.where(self.stopped > 0, before, self.home.running))
+            if self.home.average is not None:
+                self.home.average.take_in(self.stopped)
+            self.beside.join()
+            if rule.gates and self.home.score.network is not None:
+                for name, own in self.home.score.gate_tensors().items():
+                    self.home.gates.tensors[name].index_copy_(0, self.place, own.detach()[None])
+
+    @contextmanager
+    def _training_mode(self, rows: int) -> Iterator[None]:
+        """The slot's network is always in training mode, but a single row has no batch statistics."""
+        if rows > 1:
+            yield
+            return
+        with mode_of(self.home.net, training=True, rows=rows):
+            yield
+        self.home.net.train()
+
+    def _compare_loss(self, rule: Rule, loss: Tensor) -> Tensor:
+        """Stop if the loss is above the bound; return mean and deviation as `LossStats.update` would leave them."""
+        self.result[0].copy_(loss)
+        mean, deviation = self.statistics.unbind()
+        updated = torch.empty_like(self.statistics)
+        step = loss - mean
+        within = step <= self.epsilon * deviation  # False if the loss is not a number
+        torch.where(within, self.stopped, self.one, out=self.stopped)
+        torch.addcmul(mean, step, self.weight, out=updated[0])
+        torch.lerp(deviation, step if rule.signed else step.abs(), self.weight, out=updated[1])
+        return updated
+
+    def _compare_scores(self, gates: int, seen: Tensor) -> None:
+        """Stop if the gate might choose another expert than the active one (Algorithm 1 to the letter)."""
+        scores = self.home.batch_scores_of(range(gates), seen)
+        lower, higher = scores[self.pairs]
+        chosen = ((lower < higher) | self.unused).all()
+        torch.where(chosen, self.stopped, self.one, out=self.stopped)
+
+    def _set_pairs(self, below: Sequence[tuple[int, int]]) -> None:
+        if len(below) > len(self.unused):
+            size, device = 2 * len(below), self.home.device
+            self.pairs = torch.zeros(2, size, dtype=torch.int64, device=device)
+            self.unused = torch.ones(size, dtype=torch.bool, device=device)
+            self.graphs.forget()  # they read the memory that there was
+        self.pairs[:, : len(below)] = torch.tensor(below, device=self.home.device).T
+        self.unused.fill_(True)
+        self.unused[: len(below)] = False

@@ -1,0 +1,243 @@
+"""Where the experts of the fast pool live: one in a slot that never moves, the others at home, all gates stacked.
+
+And how they compute: precision, memory format, all gates at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hge.core.randomness import Keys
+from hge.core.types import as_float
+from hge.experts.fast.layout import Layout, Stack, move_in
+from hge.experts.optim import arithmetic, autocast, build_optimiser, state_of
+from hge.experts.pool import PoolSpec
+from hge.experts.scores import UNSUITABLE, Score
+from hge.experts.weight_average import Average
+
+
+class Residence:
+    """The experts' memory. Only the one in the slot can be trained; a visitor's network is a copy for looks."""
+
+    net: nn.Module
+    optimiser: torch.optim.Optimizer
+    score: Score
+    """Those of the expert in the slot."""
+    average: Average | None
+    """The slot's weights that answer, if it is not those that are trained."""
+    gates: Stack
+    """What the gate asks of all experts."""
+
+    def __init__(self, spec: PoolSpec, keys: Keys, device: torch.device) -> None:
+        self.spec = spec
+        self.keys = keys
+        self.device = device
+        self.space = spec.build_space(device)
+        """Where all experts' sketches are kept."""
+        self.idle: list[Tensor] = []
+        """Each expert's memory while another one is in the slot."""
+        self.versions: list[int] = []
+        """How often each expert was changed, at the least."""
+        self.active = 0
+        self.stale = False
+        """The stack does not yet have what the gate should know of the active expert."""
+        self.visitor_holds = (-1, -1, False)
+        """Which expert the visitor's network is, in which version, and whether it is the average of its weights."""
+
+    def add(self, expert: int) -> bool:
+        """Add an untrained expert, its weights drawn by (seed, expert); say whether the gates' memory has moved."""
+        assert expert == len(self.idle), "experts are numbered in order of creation"
+        net, optimiser, score = self._build(expert)
+        if self.idle and net is self.net:
+            raise ValueError("net: got the same module from the factory twice, expected a new one for each expert")
+        average = self.spec.average_of(net)
+        gate, named = score.gate_tensors(), _own_tensors(net, optimiser, score, average)
+        if self.idle:
+            moved = self.gates.append(gate)
+        else:
+            moved = True
+            self.average = average
+            self._furnish(net, optimiser, score, named)
+            self.gates = Stack({name: t.detach().clone()[None] for name, t in gate.items()})
+        memory = self._allocate_idle()
+        self.layout.fill(memory, list(named.values()))
+        self.idle.append(memory)
+        self.versions.append(0)
+        return moved
+
+    def activate(self, expert: int) -> None:
+        """Bring an expert into the slot, and the one that was there back to its own memory."""
+        if expert == self.active:
+            return
+        self.show_gate()
+        self.idle[self.active].copy_(self.slot, non_blocking=True)
+        self.slot.copy_(self.idle[expert], non_blocking=True)
+        self.gates.read(expert, self.score.gate_tensors())
+        self.active = expert
+
+    def invite(self, expert: int, *, to_answer: bool) -> None:
+        """Make the visitor this expert's network, in evaluation mode: the one that answers, or the one in training."""
+        averaged = to_answer and self.average is not None
+        holds = (expert, self.versions[expert], averaged)
+        if self.visitor_holds != holds:
+            home = self.slot if expert == self.active else self.idle[expert]
+            if averaged:
+                targets = [*self.visitor.parameters(), *self.visitor.buffers()]
+                averages = self.layout.views(home)[self.averages : self.averages + len(targets)]
+                torch._foreach_copy_([target.data for target in targets], averages)
+            else:
+                self.visitor_memory.copy_(home[: len(self.visitor_memory)], non_blocking=True)
+            self.visitor_holds = holds
+
+    def show_gate(self) -> None:
+        """Let the gate know what the active expert's score has learned."""
+        if self.stale:
+            self.gates.write(self.active, self.score.gate_tensors())
+            self.stale = False
+
+    def tensors(self, expert: int) -> dict[str, Tensor]:
+        """Return an expert's tensors by name, where they are; the gate's in the stack."""
+        self.show_gate()
+        memory = self.slot if expert == self.active else self.idle[expert]
+        gate = {f"score.{name}": tensor for name, tensor in self.gate(expert).items()}
+        return dict(zip(self.names, self.layout.views(memory), strict=True)) | gate
+
+    def gate(self, expert: int) -> dict[str, Tensor]:
+        """Return an expert's part of the stack."""
+        return {name: tensor[expert] for name, tensor in self.gates.tensors.items()}
+
+    def changed(self, expert: int) -> None:
+        """Note that an expert's tensors were replaced from outside."""
+        self.versions[expert] += 1  # whoever holds a copy holds an old one
+        if expert == self.active:
+            self.gates.read(expert, self.score.gate_tensors())
+
+    def scores(self, experts: Sequence[int], x: Tensor) -> Tensor:
+        """Return the scores [experts, rows] of some experts, finite."""
+        with self._scoring():
+            scores = self.score.stacked(self.gates.of(experts), self.read(x), batch_statistics=False)
+        return finite(scores.float())
+
+    def batch_scores(self, experts: Sequence[int], x: Tensor) -> Tensor:
+        """Return the scores [experts] of a batch as a whole, in double."""
+        return self.batch_scores_of(experts, self.read(x))
+
+    def batch_scores_of(self, experts: Sequence[int], seen: Tensor) -> Tensor:
+        """Return the same of rows that the score has read."""
+        with self._scoring():
+            return finite(self.score.together(self.gates.of(experts), seen))
+
+    def sketches(self, experts: Sequence[int], x: Tensor, *, together: bool) -> Tensor:
+        """Return cheap scores [experts, rows], or [experts] of all rows together."""
+        with self._scoring():
+            return finite(self.score.sketches(self.gates.of(experts), self.read(x), together=together))
+
+    def read(self, x: Tensor) -> Tensor:
+        """Return rows as the scores look at them."""
+        with torch.no_grad(), self.arithmetic():
+            return self.score.read(self.prepare(x))
+
+    @contextmanager
+    def _scoring(self) -> Iterator[None]:
+        # In half precision rather than bfloat16: three bits more tell neighbours apart, and nothing is trained here.
+        with torch.no_grad(), self.arithmetic(), autocast(self.spec.precision, self.device, torch.float16):
+            yield
+
+    def prepare(self, x: Tensor) -> Tensor:
+        """Return inputs as the networks take them, in the order that is fastest."""
+        x = as_float(x)
+        return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.ndim == 4 else x
+
+    def arithmetic(self) -> AbstractContextManager[None]:
+        """Compute products at the pool's precision inside the block."""
+        return arithmetic(self.spec.precision, self.device)
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """Compute forward passes in 16 bits inside the block, if the pool's precision says so."""
+        return autocast(self.spec.precision, self.device)
+
+    def memory(self) -> dict[str, int]:
+        """Count the experts' memory, the slot and the visitor."""
+        idle = sum(memory.nbytes for memory in self.idle)
+        on_device = self.gates.bytes + self.slot.nbytes + self.visitor_memory.nbytes
+        host = idle if self.spec.idle_on_host else 0
+        per_expert = self.slot.nbytes + self.gates.bytes // self.gates.capacity
+        return {"bytes_per_expert": per_expert, "device_bytes": on_device + idle - host, "host_bytes": host}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what makes it again: pickle would lose that the networks share the slot's memory."""
+        self.show_gate()
+        self.idle[self.active].copy_(self.slot)
+        gates = {name: t[: self.gates.count].clone() for name, t in self.gates.tensors.items()}
+        made_of = self.spec, self.keys, self.device
+        space = {name: tensor.clone() for name, tensor in self.space.state().items()}
+        return {"made_of": made_of, "space": space, "idle": self.idle, "gates": gates, "active": self.active}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(*state["made_of"])  # type: ignore[misc]
+        self.space.load_state(state["space"])
+        self.add(0)
+        self.idle, self.gates, self.active = state["idle"], Stack(state["gates"]), state["active"]
+        self.versions = [0] * len(self.idle)
+        self.slot.copy_(self.idle[self.active])
+        self.gates.read(self.active, self.score.gate_tensors())
+
+    def _build(self, expert: int) -> tuple[nn.Module, torch.optim.Optimizer, Score]:
+        net, score = self.spec.build(self.keys, expert, self.device, self.space)
+        if self.device.type == "cuda":
+            net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            score.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return net, build_optimiser(self.spec.optimiser, net.parameters()), score
+
+    def _furnish(
+        self, net: nn.Module, optimiser: torch.optim.Optimizer, score: Score, named: dict[str, Tensor]
+    ) -> None:
+        """Make the slot and the visitor out of the first expert's networks."""
+        self.net, self.optimiser, self.score = net.train(), optimiser, score
+        self.weights = list(net.parameters())
+        self.names, tensors = list(named), list(named.values())
+        self.averages = next((i for i, name in enumerate(self.names) if name.startswith("average.")), len(self.names))
+        self.layout = Layout(tensors)
+        self.slot = self.layout.allocate(self.device)
+        move_in(self.layout.views(self.slot), tensors)
+        running = len(_running(net, score))
+        # The layout begins with what a refused forward pass must not change, and goes on with the network's weights.
+        self.running = self.slot[: self.layout.ends[running - 1] if running else 0]
+        weights = self.layout.ends[running + len(list(net.parameters())) - 1]
+        self.visitor = self._build(0)[0]
+        self.visitor_memory = self.slot[:weights].clone()
+        homes, own = self.layout.views(self.visitor_memory), len(list(net.buffers()))
+        move_in([*homes[:own], *homes[running:]], [*self.visitor.buffers(), *self.visitor.parameters()])
+
+    def _allocate_idle(self) -> Tensor:
+        if not self.spec.idle_on_host:
+            return self.layout.allocate(self.device)
+        return self.layout.allocate(torch.device("cpu"), pinned=self.device.type == "cuda")
+
+
+def finite(scores: Tensor) -> Tensor:
+    """Return scores in which what is not a number suits nobody."""
+    return scores.nan_to_num(nan=UNSUITABLE, posinf=UNSUITABLE, neginf=UNSUITABLE)
+
+
+def _running(net: nn.Module, score: Score) -> list[Tensor]:
+    """Return what a forward pass in training mode changes."""
+    return [*net.buffers(), *(score.network.buffers() if score.network else ())]
+
+
+def _own_tensors(
+    net: nn.Module, optimiser: torch.optim.Optimizer, score: Score, average: Average | None
+) -> dict[str, Tensor]:
+    """Return an expert's state, in the order of the slot's memory; without what lies in the stack of gates."""
+    state = state_of(net, optimiser, "net") | state_of(score, score.optimiser, "score")
+    name_of = {id(tensor): name for name, tensor in state.items()}
+    first = [*_running(net, score), *net.parameters()]
+    gates = {id(tensor) for tensor in score.gate_tensors().values()}
+    rest = [tensor for tensor in state.values() if id(tensor) not in gates]
+    own = {name_of[id(tensor)]: tensor for tensor in (*first, *rest)}
+    return own | ({} if average is None else average.state())

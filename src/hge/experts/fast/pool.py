@@ -1,0 +1,337 @@
+"""The fast pool: one expert at a time in a slot of fixed memory, all gates stacked, and no waiting for the host.
+
+On a GPU a training step is one CUDA graph: forward, compare with the bound, update if accepted. Mean and deviation of
+the loss live on the device for the length of a run, so that the next step can start before the host has heard of the
+last one. On a CPU the same functions are called directly.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from itertools import islice
+from math import inf, nan
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hge.core.randomness import Keys
+from hge.core.types import Batch
+from hge.experts.augment import flip_and_crop
+from hge.experts.fast.cuda_graphs import Graphs, Mailbox
+from hge.experts.fast.device_steps import TOGETHER, Rule, Steps
+from hge.experts.fast.memory import Residence
+from hge.experts.features import features_and_logits
+from hge.experts.joint.model import Evidence
+from hge.experts.optim import check_state, has_batch_norm, mode_of, multiply_adds
+from hge.experts.pool import COUNTS, Costs, PoolSpec, copied, count_tensors, evidence_of
+from hge.gating.switch_detection import LossStats
+from hge.gating.tree import FloatArray
+
+MOST_NETWORKS = 32
+"""Experts up to which a GPU had better be asked for the scores of all, if those are networks'."""
+NOBODY = (-1, None, nan)
+"""No expert refused a batch for its loss."""
+LONG_WAIT = 3e-4
+"""Seconds that the host waited for a step, above which the GPU is the slower of the two by far."""
+
+
+class StackedPool:
+    """All experts in stacked memory; the one in use in a slot that never moves."""
+
+    def __init__(self, spec: PoolSpec, keys: Keys, device: torch.device) -> None:
+        self.spec = spec
+        self.keys = keys
+        self.device = device = torch.empty(0, device=device).device  # with its number
+        self.home = Residence(spec, keys, device)
+        self.rows: list[int] = []
+        self.rows_at_refresh: list[int] = []
+        self.refused: tuple[int, Batch | None, float] = NOBODY
+        """Expert, batch and loss at which the last run ended; void once the expert is trained again."""
+        self.noise = torch.Generator(device)
+        self.mailbox = Mailbox(device, places=2, results=TOGETHER, width=2)
+        self.under_way: deque[tuple[int, Batch]] = deque()
+        """What was given to the device, and was not heard of yet."""
+        self.graphs = Graphs(device)
+        self.steps = Steps(self.home, self.graphs)
+        self.draws = False
+        """The networks draw random numbers, as Dropout does."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what makes the pool again."""
+        names = ("spec", "keys", "device", "home", "rows", "rows_at_refresh", "draws")
+        return {name: getattr(self, name) for name in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["spec"], state["keys"], state["device"])  # type: ignore[misc]
+        vars(self).update(state)
+        self.steps = Steps(self.home, self.graphs)
+
+    @property
+    def uses_batch_statistics(self) -> bool:
+        """There is a BatchNorm in the score's network."""
+        return has_batch_norm(self.home.score)
+
+    @property
+    def asks_all_at_once(self) -> bool:
+        """Sketches are one product; on a GPU networks are one CUDA graph, up to a number that pays."""
+        if self.home.score.network is None:
+            return True
+        return self.overlaps and self.home.gates.count <= MOST_NETWORKS
+
+    @property
+    def scores_are_costly(self) -> bool:
+        """There is a network."""
+        return self.home.score.network is not None
+
+    def create(self, expert: int) -> None:
+        """Add an untrained expert, its weights drawn by (seed, expert)."""
+        if self.home.add(expert):
+            self.graphs.forget()
+        self.rows.append(0)
+        self.rows_at_refresh.append(0)
+        if expert == 0:
+            self.draws = self._draws_random_numbers()
+
+    def settle(self) -> None:
+        """Fix the sketches' space."""
+        space = self.home.space
+        if space.opening:
+            self.home.activate(space.owner)
+            self.home.score.open()
+            self._refresh(space.owner)
+
+    def loss(self, expert: int, batch: Batch, step: int) -> float:
+        """Return the training loss under batch statistics; running statistics stay as they are."""
+        if self.refused[0] == expert and self.refused[1] is batch:
+            return self.refused[2]  # the run that it ended has computed it
+        self.home.invite(expert, to_answer=False)
+        with self._seeded(expert, step):
+            changes = self.spec.changes(self.keys, expert, step, len(batch), self.device)
+            return float(self._run("look", self._look, batch.x, batch.y, changes))
+
+    def train(self, expert: int, batch: Batch, step: int) -> float:
+        """Take one optimiser step on the expert and let its score learn, whatever the loss."""
+        return next(self.train_run(expert, [(step, batch)], LossStats(count=2, mean=inf), 0.0), nan)
+
+    def train_run(
+        self,
+        expert: int,
+        items: Iterable[tuple[int, Batch]],
+        losses: LossStats,
+        epsilon: float,
+        below: Sequence[tuple[int, int]] = (),
+    ) -> Iterator[float]:
+        """Give the device a few steps ahead; each of them finds out by itself whether it may train."""
+        if self.home.space.open_to_others(expert):
+            self.settle()
+        self.home.space.owner = expert
+        self.home.activate(expert)
+        self.refused = NOBODY
+        rule = self.steps.begin(expert, losses, epsilon, below)
+        under_way = self._nothing_under_way()
+        source = iter(items)
+        stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
+        rows = self.rows[expert]  # when all that is under way has been learned
+        try:
+            while True:
+                group, refresh = [], False
+                for item in islice(source, self._at_once(expert)):
+                    group.append(item)
+                    rows += len(item[1])
+                    refresh = self.home.score.refresh_due(rows, self.rows_at_refresh[expert])
+                    if refresh:
+                        break
+                if group:
+                    self._launch(rule, stream, expert, group)
+                    under_way.extend(group)
+                # While the GPU does the newest, the host hears of those before. But a model is drawn only from what
+                # has surely been learned, so all that is under way must arrive first.
+                while len(under_way) > (len(group) if self.overlaps and not refresh else 0):
+                    loss, skipped = self.mailbox.take()
+                    step, batch = under_way.popleft()
+                    if skipped:
+                        self.refused = expert, batch, loss
+                        return
+                    self.rows[expert] += len(batch)
+                    self._teach_late(expert, step, batch)
+                    if refresh and not under_way:
+                        self._refresh(expert)
+                    yield loss
+                if not group:
+                    return
+        finally:  # the caller may have left early; after an interrupt, a letter may be missing
+            while under_way and len(self.mailbox):
+                step, batch = under_way.popleft()
+                _, skipped = self.mailbox.take()
+                if not skipped:
+                    self.rows[expert] += len(batch)
+                    self._teach_late(expert, step, batch)
+
+    def scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
+        """Ask all of them at once."""
+        return self._ask("scores", self.home.scores, experts, x)
+
+    def batch_scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
+        """Ask all of them at once."""
+        return self._ask("batch scores", self.home.batch_scores, experts, x)
+
+    def sketches(self, experts: Sequence[int], x: Tensor, *, together: bool) -> FloatArray:
+        """Ask all of them at once."""
+        return self._ask(f"sketches {together}", partial(self.home.sketches, together=together), experts, x)
+
+    @torch.no_grad()
+    def _ask(
+        self, kind: str, ask: Callable[[Sequence[int], Tensor], Tensor], experts: Sequence[int], x: Tensor
+    ) -> FloatArray:
+        self.home.show_gate()
+        everyone = range(self.home.gates.count)
+        experts = experts if isinstance(experts, range) else list(experts)
+        of_all = experts == everyone or experts == list(everyone)  # ranges are compared at once
+        capture = of_all and self.home.score.capturable
+        function = partial(ask, experts)
+        scores = self.graphs((kind, len(experts)), function, x) if capture else function(x)
+        return np.asarray(scores.cpu()).astype(np.float64)
+
+    @torch.no_grad()
+    def logits(self, expert: int, x: Tensor) -> Tensor:
+        """Return the answers under running statistics."""
+        self.home.invite(expert, to_answer=True)
+        with self.home.arithmetic(), self.home.autocast():
+            out: Tensor = self.home.visitor(self.home.prepare(x))
+        return out.float().nan_to_num()
+
+    @torch.no_grad()
+    def evidence(self, expert: int, x: Tensor) -> Evidence:
+        """Return the parts of the score, the answers and the features."""
+        self.home.invite(expert, to_answer=True)
+        self.home.show_gate()
+        with self.home.arithmetic(), self.home.autocast():
+            x = self.home.prepare(x)
+            parts = self.home.score.parts(self.home.gate(expert), x)
+            features, logits = features_and_logits(self.home.visitor, x)
+        return evidence_of(parts, logits, features)
+
+    def state(self, expert: int, *, on_host: bool = True) -> dict[str, Tensor]:
+        """Copy the expert's memory and its gate, by name."""
+        counts = count_tensors(self.rows[expert], self.rows_at_refresh[expert])
+        return copied(self.home.tensors(expert), on_host=on_host) | counts
+
+    @torch.no_grad()
+    def load_state(self, expert: int, tensors: Mapping[str, Tensor]) -> None:
+        """Copy everything in, wherever the expert is."""
+        own = self.home.tensors(expert)
+        check_state(tensors, own | count_tensors(0, 0))
+        for name, tensor in own.items():
+            tensor.copy_(tensors[name])
+        self.rows[expert], self.rows_at_refresh[expert] = (int(tensors[name]) for name in COUNTS)
+        self.home.changed(expert)
+        self.refused = NOBODY  # it was another expert's loss
+
+    def shared_state(self) -> dict[str, Tensor]:
+        """Copy the space of the sketches."""
+        return copied(self.home.space.state(), on_host=True)
+
+    def load_shared_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Copy it in."""
+        self.home.space.load_state(tensors)
+
+    def costs(self) -> Costs:
+        """Count multiply-adds."""
+        self.home.show_gate()
+        gates = self.home.gates.of(range(self.home.gates.count))
+        network = multiply_adds(self.home.visitor, torch.zeros(1, *self.spec.shape, device=self.device))
+        return Costs(network, self.home.score.cost(gates), self.home.score.sketch_cost(gates))
+
+    def memory(self) -> dict[str, int]:
+        """Count the experts' memory, the slot and the visitor."""
+        return self.home.memory()
+
+    @property
+    def overlaps(self) -> bool:
+        """The host goes on while a step is computed."""
+        return self.device.type == "cuda" and self.home.score.asynchronous
+
+    def _at_once(self, expert: int) -> int:
+        """Return how many steps to start at once: one is enough where the host has to wait for the GPU anyway."""
+        if not self.overlaps or self.draws or not self.rows[expert] or self.mailbox.waited > LONG_WAIT:
+            return 1
+        return TOGETHER
+
+    def _nothing_under_way(self) -> deque[tuple[int, Batch]]:
+        """Forget what an interrupted run may have left: its letters would be taken for those of the next one."""
+        self.under_way.clear()  # that run may be closed later still, and must not take letters then
+        self.mailbox.clear()
+        self.under_way = deque()
+        return self.under_way
+
+    def _launch(
+        self, rule: Rule, stream: torch.cuda.Stream | None, expert: int, group: Sequence[tuple[int, Batch]]
+    ) -> None:
+        """Start training steps."""
+        inputs = [tensor for step, batch in group for tensor in self._inputs(expert, step, batch)]
+        with self._seeded(expert, group[0][0]):
+            if rule.gates and not self.home.score.capturable:
+                self.home.show_gate()
+                results = self.steps.take(rule, *inputs)
+            else:
+                key = rule, self.home.score.asynchronous
+                results = self._run(key, partial(self.steps.take, rule), *inputs)
+        self.mailbox.send(results, len(group), stream)
+        self.home.stale = self.home.stale or self.home.score.network is not None
+        self.home.versions[expert] += len(group)
+
+    def _inputs(self, expert: int, step: int, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Return what a step takes."""
+        noise = None
+        if self.home.score.network is not None:
+            self.noise.manual_seed(self.keys.integer("noise", step, expert))
+            noise = self.home.score.draw(len(batch), self.noise)
+        return batch.x, batch.y, noise, self.spec.changes(self.keys, expert, step, len(batch), self.device)
+
+    def _look(self, x: Tensor, y: Tensor, changes: Tensor | None = None) -> Tensor:
+        """Return the loss of whoever visits."""
+        with (
+            torch.no_grad(),
+            self.home.arithmetic(),
+            self.home.autocast(),
+            mode_of(self.home.visitor, training=False, rows=len(x), batch_statistics=True),
+        ):
+            return nn.functional.cross_entropy(self.home.visitor(flip_and_crop(self.home.prepare(x), changes)), y)
+
+    def _teach_late(self, expert: int, step: int, batch: Batch) -> None:
+        """Let a score that must wait for the host learn a batch, now that the expert was trained on it."""
+        if not self.home.score.asynchronous:
+            noise = self._inputs(expert, step, batch)[2]
+            self.home.score.study(self.home.read(batch.x), batch.y, noise)
+            self.home.score.learn(skip=torch.zeros((), device=self.device))
+            self.home.stale = True
+            if self.home.score.asynchronous:  # the first rows are complete
+                self._refresh(expert)
+
+    def _refresh(self, expert: int) -> None:
+        with self.home.arithmetic():
+            self.home.score.refresh(self.rows[expert])
+        self.rows_at_refresh[expert] = self.rows[expert]
+        self.home.stale = True
+        self.home.show_gate()
+
+    def _run(self, key: Hashable, function: Callable[..., Tensor], *inputs: Tensor | None) -> Tensor:
+        """Run a function of the networks: as a graph, unless they draw random numbers, which a graph would repeat."""
+        return function(*inputs) if self.draws else self.graphs(key, function, *inputs)
+
+    def _seeded(self, expert: int, step: int) -> AbstractContextManager[None]:
+        return self.keys.seeded("dropout", step, expert, device=self.device) if self.draws else nullcontext()
+
+    def _draws_random_numbers(self) -> bool:
+        """Does the network draw any in training, as Dropout does?"""
+        x = torch.zeros(2, *self.spec.shape, device=self.device)
+        state = partial(torch.cuda.get_rng_state, self.device) if self.device.type == "cuda" else torch.get_rng_state
+        with self.keys.seeded("dropout", 0, 0, device=self.device):
+            before = state()
+            self._look(x, torch.zeros(2, dtype=torch.int64, device=self.device))
+            return not torch.equal(before, state())

@@ -1,0 +1,1 @@
+"""The joint score: all experts' evidence on a row, weighed together."""

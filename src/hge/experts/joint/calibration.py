@@ -1,0 +1,178 @@
+"""When the joint score is fitted, and what for: at defined events of the stream, from the replay, never to answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.special import logsumexp
+from torch import Tensor
+
+from hge.core.randomness import Keys
+from hge.core.types import as_float
+from hge.experts.joint.model import FEATURES_IN_ALL, Evidence, Joint, Reader, fit_joint
+from hge.experts.pool import ExpertPool
+from hge.experts.replay import Expert
+from hge.gating.tree import FloatArray, IntArray
+
+GROWTH = 2
+"""The joint is fitted anew when the experts have been trained on so many times the batches of the last time."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much goes into a fit."""
+
+    rows: int
+    """Replay rows that it looks at, at the most."""
+    iterations: int
+
+
+ROUGH, FULL = Effort(rows=2_000, iterations=40), Effort(rows=12_800, iterations=200)
+"""In the middle of a stream, and at its end."""
+ROWS_AT_ONCE = 512
+
+
+@dataclass
+class Calibration:
+    """Keeps a joint score fitted to the replay of all experts."""
+
+    pool: ExpertPool
+    experts: Sequence[Expert]
+    joint: Joint | None = None
+    known: int = 0
+    """Experts that the joint knows;"""
+    trained_at_fit: int = 0
+    """and on how many batches they had been trained, all together."""
+    _every: int = 1
+    """Of the rows that an expert remembers one in so many is looked at, so that many experts cost no more memory."""
+    _readers: dict[int, tuple[int, Reader]] = field(default_factory=dict)
+    _columns: dict[tuple[int, int], tuple[tuple[int, int], FloatArray]] = field(default_factory=dict)
+
+    @property
+    def _trained(self) -> int:
+        return sum(expert.batches_trained for expert in self.experts)
+
+    def upkeep(self) -> None:
+        """Fit anew, roughly, if an expert is new or much was learned."""
+        if self.known < len(self.experts) or self._trained >= GROWTH * self.trained_at_fit:
+            self.fit(ROUGH)
+
+    def quiet(self) -> int:
+        """Return on how many batches an expert can be trained before `upkeep` has anything to do."""
+        # Less one, and one more: the last of them may bring an outlier's training with it.
+        return max(0, GROWTH * self.trained_at_fit - self._trained - 2)
+
+    def fit(self, effort: Effort = FULL) -> None:
+        """Fit to what the experts remember now. Only what was trained since is looked at anew."""
+        known = [e for e in self.experts if e.replay.kept]
+        if len(known) < len(self.experts):
+            return  # an expert that was never trained, at the very beginning
+        if self.known == 1 < len(known):  # what the first expert's score had put off was done without training it
+            self._forget()
+        self._thin_out(sum(len(kept.batch) for e in known for kept in e.replay.kept))
+        readers = [self._reader(e).leading(FEATURES_IN_ALL // len(known)) for e in known]
+        labels = [self._labels(e) for e in known]
+        expert = np.repeat([e.id for e in known], [len(own) for own in labels])
+        rows = _some(len(expert), effort.rows)
+        columns = [
+            np.concatenate([self._read(e, owner, len(r.scale)) for owner in known])[rows]
+            for e, r in zip(known, readers, strict=True)
+        ]
+        read = np.concatenate(columns, axis=1, dtype=np.float64)
+        label = np.concatenate(labels)[rows]
+        self.joint = fit_joint(readers, read, expert[rows], label, effort.iterations, self.pool.device)
+        self.known, self.trained_at_fit = len(known), self._trained
+
+    def evidence(self, x: Tensor) -> list[Evidence]:
+        """Ask every expert that the joint knows."""
+        assert self.joint is not None
+        return [self.pool.evidence(expert, x) for expert in range(len(self.joint.readers))]
+
+    def log_probabilities(self, x: Tensor, asked: npt.NDArray[np.bool_] | None = None) -> FloatArray:
+        """Return [experts, rows]: log P(expert | row), by the evidence of all, or of those who are asked (`asked`).
+
+        Who is not asked says what is usual, and has no chance.
+        """
+        assert self.joint is not None
+        joint = self.joint
+        if asked is None:
+            return joint.experts(joint.pairs(self.evidence(x)))
+        columns = []
+        for expert, own in zip(range(len(joint.readers)), joint.spans, strict=True):
+            read = np.tile(joint.mean[own], (len(x), 1))
+            rows = np.flatnonzero(asked[expert])
+            if len(rows):
+                evidence = self.pool.evidence(expert, x[torch.from_numpy(rows)])
+                read[rows] = joint.readers[expert].read(evidence)
+            columns.append(read)
+        logs = joint.experts(joint.pairs_of(np.concatenate(columns, axis=1)))
+        logs[~asked] = -np.inf
+        whole: FloatArray = logs - logsumexp(logs, axis=0)
+        return whole
+
+    @property
+    def multiply_adds(self) -> float:
+        """What the joint score takes per row and expert asked, beyond the experts' own evidence."""
+        assert self.joint is not None
+        own = self.joint.weights.size + sum(reader.feature_basis.size for reader in self.joint.readers)
+        return own / len(self.joint.readers)
+
+    def _thin_out(self, rows: int) -> None:
+        """Look at fewer rows of each, once all together have become too many; by halves, so that it is seldom."""
+        every = 1
+        while rows > every * FULL.rows:
+            every *= 2
+        if every != self._every:
+            self._every = every
+            self._forget()
+
+    def _forget(self) -> None:
+        self._readers.clear()
+        self._columns.clear()
+
+    def _reader(self, expert: Expert) -> Reader:
+        version = expert.batches_trained
+        if self._readers.get(expert.id, (-1,))[0] != version:
+            self._readers[expert.id] = version, Reader.of(self._look(expert, expert), self._labels(expert))
+        return self._readers[expert.id][1]
+
+    def _read(self, expert: Expert, owner: Expert, columns: int) -> FloatArray:
+        """Return the leading columns of what an expert knows of another's rows; the more experts, the fewer."""
+        key, version = (expert.id, owner.id), (expert.batches_trained, owner.batches_trained)
+        known, read = self._columns.get(key, (None, None))
+        if read is None or known != version:
+            read = self._reader(expert).read(self._look(expert, owner)).astype(np.float32)
+        self._columns[key] = version, np.ascontiguousarray(read[:, :columns])
+        return self._columns[key][1]
+
+    def _look(self, expert: Expert, owner: Expert) -> Evidence:
+        """Return what an expert knows of the rows that another one remembers."""
+        rows = torch.cat([as_float(kept.batch.x) for kept in owner.replay.kept])[self._rows(owner)]
+        seen = [self.pool.evidence(expert.id, part) for part in torch.split(rows, ROWS_AT_ONCE)]
+        parts, logits, features = (
+            np.concatenate([getattr(e, name) for e in seen]) for name in ("parts", "logits", "features")
+        )
+        return Evidence(parts, logits, features)
+
+    def _labels(self, expert: Expert) -> IntArray:
+        labels: IntArray = torch.cat([kept.batch.y for kept in expert.replay.kept])[self._rows(expert)].cpu().numpy()
+        return labels
+
+    def _rows(self, owner: Expert) -> Tensor:
+        """Return which of the rows that an expert remembers are looked at."""
+        rows = sum(len(kept.batch) for kept in owner.replay.kept)
+        return torch.from_numpy(_some(rows, -(-rows // self._every)))
+
+
+def _some(rows: int, most: int) -> IntArray:
+    """Return no more than so many of the rows, drawn: every second one would miss labels that come in turn.
+
+    >>> len(_some(9, 4)), _some(3, 4)
+    (4, array([0, 1, 2]))
+    """
+    drawn = Keys(0).rng("calibration", rows, most).permutation(rows)  # of any seed: nothing hangs on which
+    return np.sort(drawn[:most])

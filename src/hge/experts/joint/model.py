@@ -1,0 +1,194 @@
+"""The joint score: who should answer, judged by all that all experts know of a row, calibrated on their replay.
+
+One softmax regression over (expert, class) pairs; an expert's probability is the sum over its classes. The label of a
+replay row is the expert that keeps it and the row's class, so no task is needed. Its inputs are every expert's
+evidence: the parts of its score, its answers for the classes that it was trained on, and the leading coordinates of
+its features. Nothing is tuned per scenario. Numbers only; `calibration.py` says when it is fitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from scipy.special import log_softmax, logsumexp, softmax
+
+from hge.experts.joint.regression import softmax_regression
+from hge.gating.tree import FloatArray, IntArray
+
+FEATURES, FEATURES_IN_ALL = 128, 2048
+"""Principal coordinates of an expert's features that are looked at, and of all experts' together, at the most."""
+FEATURE_SCALE = 0.1
+"""Features are many and less telling than scores: the prior allows them this much less weight."""
+TAIL = 3.0
+"""Beyond so many spreads a column grows like a logarithm."""
+OWN_SHARE = 0.02
+"""A class with fewer rows in the replay than this share of the commonest one's came with an outlier."""
+TINY = 1e-9
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one expert knows of some rows."""
+
+    parts: FloatArray
+    """[rows, parts] of its score; NaN in parts that say nothing."""
+    logits: FloatArray
+    """[rows, outputs]"""
+    features: FloatArray
+    """[rows, features] before the last layer; there may be none."""
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Makes an expert's evidence comparable: in spreads of its own replay rows, and with long tails drawn in.
+
+    A row of another domain scores thousands of spreads away, where only the order of magnitude tells anything.
+    """
+
+    classes: IntArray
+    """The outputs that the expert was really trained on."""
+    parts: IntArray
+    centre: FloatArray
+    spread: FloatArray
+    feature_mean: FloatArray
+    feature_basis: FloatArray
+
+    @classmethod
+    def of(cls, own: Evidence, labels: IntArray) -> Reader:
+        """Look at an expert's evidence on its own replay."""
+        outputs, count = np.unique(labels, return_counts=True)
+        classes = outputs[count > OWN_SHARE * count.max()]
+        parts = np.flatnonzero(np.isfinite(own.parts).all(axis=0))
+        values = np.concatenate([own.parts[:, parts], own.logits[:, classes]], axis=1)
+        mean = own.features.mean(axis=0)
+        _, spreads, directions = np.linalg.svd(own.features - mean, full_matrices=False)
+        spreads = spreads[:FEATURES] / len(own.features) ** 0.5
+        kept = spreads > 1e-4 * max(spreads.max(initial=0), TINY)
+        basis = np.ascontiguousarray(directions[:FEATURES][kept].T / spreads[kept])
+        return cls(classes, parts, values.mean(axis=0), values.std(axis=0) + TINY, mean, basis)
+
+    def read(self, evidence: Evidence) -> FloatArray:
+        """Return [rows, columns]."""
+        values = np.concatenate([evidence.parts[:, self.parts], evidence.logits[:, self.classes]], axis=1)
+        coordinates = (evidence.features - self.feature_mean) @ self.feature_basis
+        columns = np.concatenate([(values - self.centre) / self.spread, coordinates], axis=1)
+        drawn_in: FloatArray = TAIL * np.arcsinh(np.nan_to_num(columns, nan=0.0) / TAIL)
+        return drawn_in
+
+    def leading(self, features: int) -> Reader:
+        """Return a reader of no more than so many features: of the same columns, the first ones."""
+        return replace(self, feature_basis=np.ascontiguousarray(self.feature_basis[:, :features]))
+
+    @property
+    def scale(self) -> FloatArray:
+        """How much the prior lets each column tell."""
+        few = np.ones(len(self.parts) + len(self.classes))
+        return np.concatenate([few, np.full(self.feature_basis.shape[1], FEATURE_SCALE)])
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A fitted softmax regression over (expert, class) pairs."""
+
+    readers: tuple[Reader, ...]
+    mean: FloatArray
+    scale: FloatArray
+    weights: FloatArray
+    """[columns, pairs]"""
+    bias: FloatArray
+    usual_doubt: float
+    """Standard deviation of -log P(chosen expert) over the replay."""
+
+    @property
+    def pair_expert(self) -> IntArray:
+        """[pairs] The expert of each pair."""
+        return np.repeat(np.arange(len(self.readers)), [len(reader.classes) for reader in self.readers])
+
+    @property
+    def pair_class(self) -> IntArray:
+        """[pairs] The class of each pair."""
+        return np.concatenate([reader.classes for reader in self.readers])
+
+    def pairs(self, evidence: Sequence[Evidence]) -> FloatArray:
+        """Return [rows, pairs]: log-probabilities of expert and class, from the evidence of every expert."""
+        return self.pairs_of(np.concatenate([r.read(e) for r, e in zip(self.readers, evidence, strict=True)], axis=1))
+
+    @property
+    def spans(self) -> list[slice]:
+        """Where each expert's columns stand."""
+        ends = np.cumsum([len(reader.scale) for reader in self.readers]).tolist()
+        return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+
+    def pairs_of(self, columns: FloatArray) -> FloatArray:
+        """Return the same from the columns that the readers have read."""
+        result: FloatArray = log_softmax((columns - self.mean) * self.scale @ self.weights + self.bias, axis=1)
+        return result
+
+    def experts(self, pairs: FloatArray) -> FloatArray:
+        """Return [experts, rows]: log-probabilities of the experts alone."""
+        owner = self.pair_expert
+        return np.stack([logsumexp(pairs[:, owner == e], axis=1) for e in range(len(self.readers))])
+
+    def mixture(self, evidence: Sequence[Evidence], outputs: int, silent: Sequence[int] = ()) -> FloatArray:
+        """Return [rows, outputs]: class probabilities, the mean of two opinions (results/choices/joint_prototype.json).
+
+        The `silent` experts' evidence counts, but not their answers.
+
+        The experts' answers, weighed by their probabilities, know their own classes best; the regression's classes
+        make use of what the other experts see in a row, but are learned from the replay alone.
+        """
+        pairs = self.pairs(evidence)
+        pairs[:, np.isin(self.pair_expert, silent)] = -np.inf
+        onto = np.zeros((len(self.bias), outputs))
+        known = self.pair_class < outputs
+        onto[np.flatnonzero(known), self.pair_class[known]] = 1
+        result = np.exp(pairs) @ onto
+        for probability, own in zip(np.exp(self.experts(pairs)), evidence, strict=True):
+            result += probability[:, None] * softmax(own.logits[:, :outputs], axis=1)
+        whole: FloatArray = result / result.sum(axis=1, keepdims=True)
+        return whole
+
+
+def fit_joint(
+    readers: Sequence[Reader],
+    columns: FloatArray,
+    expert: IntArray,
+    label: IntArray,
+    iterations: int,
+    device: torch.device,
+) -> Joint:
+    """Fit to replay rows: [rows, columns] as read by all readers, the expert that keeps each row, and its class.
+
+    Maximum a posteriori under a standard normal prior on the weights of standardised columns; every expert counts
+    alike, however much it remembers.
+
+    >>> scores = np.array([[0.0, 1, 8, 9], [8, 9, 0, 1]])  # of two experts, for four rows
+    >>> own = [Evidence(s[:, None], np.zeros((4, 2)), np.zeros((4, 0))) for s in scores]
+    >>> readers = [Reader.of(e, np.array([k] * 4)) for k, e in enumerate(own)]
+    >>> columns = np.concatenate([r.read(e) for r, e in zip(readers, own)], axis=1)
+    >>> joint = fit_joint(readers, columns, np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1]), 99, torch.device("cpu"))
+    >>> joint.experts(joint.pairs(own)).argmax(axis=0).tolist()
+    [0, 0, 1, 1]
+    """
+    pair = _pair_of(readers, expert, label)
+    known = pair >= 0
+    columns, expert, pair = columns[known], expert[known], pair[known]
+    mean = columns.mean(axis=0)
+    scale = np.concatenate([r.scale for r in readers]) / (columns.std(axis=0) + TINY)
+    x = (columns - mean) * scale
+    weight = 1 / np.maximum(np.bincount(expert, minlength=len(readers)), 1)[expert]
+    weight *= len(x) / weight.sum()
+    pairs = sum(len(reader.classes) for reader in readers)
+    weights, bias = softmax_regression(x, pair, weight, pairs, iterations, device)
+    joint = Joint(tuple(readers), mean, scale, weights, bias, usual_doubt=0.0)
+    doubt = -joint.experts(log_softmax(x @ weights + bias, axis=1)).max(axis=0)
+    return replace(joint, usual_doubt=float(doubt.std()))
+
+
+def _pair_of(readers: Sequence[Reader], expert: IntArray, label: IntArray) -> IntArray:
+    """Return each row's pair; -1 where the class is none of its expert's."""
+    number = {pair: i for i, pair in enumerate((e, int(c)) for e, reader in enumerate(readers) for c in reader.classes)}
+    return np.array([number.get((int(e), int(c)), -1) for e, c in zip(expert, label, strict=True)])

@@ -1,0 +1,158 @@
+"""What training an expert and training its score have in common: optimisers, precision, BatchNorm's statistics."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.flop_counter import FlopCounterMode
+
+from hge.core.config import OptimiserConfig, Precision
+
+
+def build_optimiser(config: OptimiserConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return SGD or Adam as `config` says; the fused ones, which can be told on the device to skip a step."""
+    if config.name == "adam":
+        return torch.optim.Adam(parameters, lr=config.lr, weight_decay=config.weight_decay, fused=True)
+    return torch.optim.SGD(
+        parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay, fused=True
+    )
+
+
+def masked_step(optimiser: torch.optim.Optimizer, skip: Tensor, scale: Tensor | None = None) -> None:
+    """Take a step with the gradient divided by `scale`, unless `skip` is 1.
+
+    This is what `torch.amp.GradScaler` does with the fused optimisers, and no host has to wait for it.
+    """
+    for group in optimiser.param_groups:
+        if "capturable" in group:  # Adam asks; known only now, for a network may move after its optimiser was made
+            group["capturable"] = skip.is_cuda
+    optimiser.found_inf, optimiser.grad_scale = skip, scale  # type: ignore[attr-defined]
+    optimiser.step()
+
+
+def state_of(net: nn.Module, optimiser: torch.optim.Optimizer | None, prefix: str) -> dict[str, Tensor]:
+    """Return everything that training changes, by name and in a fixed order: weights, buffers, the optimiser's state.
+
+    An optimiser that has not taken a step yet gets the zeros that it would start with.
+    """
+    state = {f"{prefix}.{name}": tensor for name, tensor in (*net.named_parameters(), *net.named_buffers())}
+    for group in optimiser.param_groups if optimiser else ():
+        for number, parameter in enumerate(group["params"]):
+            own = optimiser.state[parameter] if optimiser else {}
+            if not own and "betas" in group:
+                step = torch.zeros((), device=parameter.device)
+                own.update(step=step, exp_avg=torch.zeros_like(parameter), exp_avg_sq=torch.zeros_like(parameter))
+            elif not own and group["momentum"]:
+                own.update(momentum_buffer=torch.zeros_like(parameter))
+            state |= {f"{prefix}.optimiser.{number}.{name}": tensor for name, tensor in own.items()}
+    return state
+
+
+def check_state(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Raise an error that names what does not fit."""
+    if strange := sorted(tensors.keys() ^ expected.keys()):
+        raise ValueError(f"expert's state: got or missed {', '.join(strange[:3])}; expected another network or score")
+    for name, tensor in expected.items():
+        got = tensors[name]
+        if (got.shape, got.dtype) != (tensor.shape, tensor.dtype):
+            found, wanted = (f"{tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in (got, tensor))
+            raise ValueError(f"expert's state: got {name} of {found}, expected {wanted}")
+
+
+def gradients(net: nn.Module) -> list[Tensor]:
+    """Return the gradients that there are."""
+    return [p.grad for p in net.parameters() if p.grad is not None]
+
+
+@torch.no_grad()
+def multiply_adds(net: nn.Module, row: Tensor) -> float:
+    """Count the multiply-adds of products and convolutions in one pass of a network for one row."""
+    with mode_of(net, training=False, rows=1), FlopCounterMode(display=False) as counter:
+        net(row)
+    return float(counter.get_total_flops()) / 2
+
+
+def has_batch_norm(net: nn.Module) -> bool:
+    """Say whether any layer normalises by the batch."""
+    return any(isinstance(module, _BatchNorm) for module in net.modules())
+
+
+@contextmanager
+def mode_of(net: nn.Module, *, training: bool, rows: int, batch_statistics: bool = False) -> Iterator[None]:
+    """Put `net` into the mode for training, for looking with batch statistics, or for answering; then into eval.
+
+    A look with batch statistics computes what a training step would compute, but leaves the running statistics
+    alone: another task's data must not leak into them, and the eval-mode loss is not comparable with the training
+    losses behind the bound (docs/paper.md, reading 8). A single row has no batch statistics and uses the running ones.
+    """
+    norms = [(m, m.track_running_stats) for m in net.modules() if isinstance(m, _BatchNorm)]
+    net.train(training or batch_statistics)
+    for norm, tracks in norms:
+        norm.train(norm.training and rows > 1)
+        norm.track_running_stats = tracks and training
+    others = (
+        []
+        if training
+        else [(b, b.clone()) for m in net.modules() if not isinstance(m, _BatchNorm) for b in m.buffers(recurse=False)]
+    )
+    try:
+        yield
+    finally:
+        for norm, tracks in norms:
+            norm.track_running_stats = tracks
+        for buffer, before in others:  # what other layers of a user's net may keep
+            buffer.copy_(before)
+        net.eval()
+
+
+@contextmanager
+def repeatable(wished: bool) -> Iterator[None]:
+    """Let a GPU compute the same digits every time inside the block, at some cost, if that is wished."""
+    if not wished:
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled()
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or torch refuses matrix products
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+@contextmanager
+def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
+    """Let products on a GPU be computed at this precision inside the block, and the fastest convolutions be found.
+
+    fp32: in full. tf32 and bf16: the inputs of matrix products and convolutions are rounded to 10 bits; for bf16 see
+    also `autocast`.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
+    before = cudnn.allow_tf32, cudnn.benchmark
+    torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
+    # A search for the fastest may choose another kernel each time, and with it other last digits.
+    search = not torch.are_deterministic_algorithms_enabled()
+    cudnn.allow_tf32, cudnn.benchmark = precision != "fp32", search
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(matmul)
+        cudnn.allow_tf32, cudnn.benchmark = before
+
+
+def autocast(
+    precision: Precision, device: torch.device, dtype: torch.dtype = torch.bfloat16
+) -> AbstractContextManager[None]:
+    """Let forward passes compute in 16 bits where that is safe, if the precision says so."""
+    if device.type != "cuda" or precision != "bf16":
+        return nullcontext()
+    # Without its cache: a cached copy of a weight would be outdated when a captured graph runs again.
+    return torch.autocast("cuda", dtype, cache_enabled=False)

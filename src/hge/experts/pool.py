@@ -1,0 +1,472 @@
+"""The experts' networks behind one interface: look at a loss, train, score, answer. The plain reference is here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from math import isfinite, nan
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from hge.core.config import OptimiserConfig, Precision, ScoreConfig
+from hge.core.randomness import Keys
+from hge.core.types import Batch, as_float
+from hge.experts.augment import draw_changes, flip_and_crop
+from hge.experts.features import features_and_logits
+from hge.experts.joint.model import Evidence
+from hge.experts.networks import AutoencoderFactory, NetFactory, Shape
+from hge.experts.optim import (
+    arithmetic,
+    autocast,
+    build_optimiser,
+    check_state,
+    gradients,
+    has_batch_norm,
+    mode_of,
+    multiply_adds,
+    state_of,
+)
+from hge.experts.scores import UNSUITABLE, Cost, Pupil, Score, Space, build_score
+from hge.experts.weight_average import Average
+from hge.gating.switch_detection import LossStats
+from hge.gating.tree import FloatArray, IntArray, ScoreExperts
+
+COUNTS = ("rows", "rows_at_refresh")
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Multiply-adds per row of what a pool can be asked for."""
+
+    network: float
+    """One pass of one expert's network: an "expert-equivalent"."""
+    score: Cost
+    sketch: Cost
+
+
+class ExpertPool(Protocol):
+    """The seam between the algorithm and the networks. `tests/pool_checks.py` says what every pool must hold."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the networks live; batches are brought here."""
+
+    @property
+    def uses_batch_statistics(self) -> bool:
+        """The score of a batch is not the mean of what its rows score by themselves."""
+
+    @property
+    def asks_all_at_once(self) -> bool:
+        """The scores of all experts come sooner than those of some, and then those of another."""
+
+    @property
+    def scores_are_costly(self) -> bool:
+        """They are a network's; the sketches are not."""
+
+    def create(self, expert: int) -> None:
+        """Add an untrained expert under the next free id."""
+
+    def settle(self) -> None:
+        """Do now whatever the first expert's score has put off until there are more rows."""
+
+    def loss(self, expert: int, batch: Batch, step: int) -> float:
+        """Return the loss that a training step would report, and change nothing."""
+
+    def train(self, expert: int, batch: Batch, step: int) -> float:
+        """Train the expert and its score on the batch; return the loss before the update.
+
+        Where the loss or its gradient is not a number, nothing is trained and NaN comes back.
+        """
+
+    def train_run(
+        self,
+        expert: int,
+        items: Iterable[tuple[int, Batch]],
+        losses: LossStats,
+        epsilon: float,
+        below: Sequence[tuple[int, int]] = (),
+    ) -> Iterator[float]:
+        """Train on (step, batch) after (step, batch), while each is the expert's own; yield the losses.
+
+        A batch is its own while the loss is within the bound and, for each pair of experts in `below`, the score of the
+        one is lower than that of the other: the gate would choose this expert. The first that is not ends the run: it
+        is not trained and has no loss here, nor has any later one, though some may have been taken from `items` by
+        then. The same goes for a batch that cannot be trained.
+        The caller must update `losses`, which has seen two at least, with every loss that comes.
+        """
+
+    def scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
+        """Return the scores [experts, rows] of rows, each by itself; lower is more suitable.
+
+        They are finite: what is not a number suits nobody.
+        """
+
+    def batch_scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
+        """Return the scores [experts] of a batch as a whole: the mean over its rows, with batch statistics."""
+
+    def sketches(self, experts: Sequence[int], x: Tensor, *, together: bool) -> FloatArray:
+        """Return cheap scores [experts, rows], or [experts] of all rows together, that tell the best few."""
+
+    def logits(self, expert: int, x: Tensor) -> Tensor:
+        """Return the expert's answers [rows, outputs]; finite, too."""
+
+    def evidence(self, expert: int, x: Tensor) -> Evidence:
+        """Return all that the expert knows of the rows, each by itself: the joint score's inputs."""
+
+    def state(self, expert: int, *, on_host: bool = True) -> dict[str, Tensor]:
+        """Copy all that the expert has learned, by name, to the CPU or where it is; the same names in every pool."""
+
+    def load_state(self, expert: int, tensors: Mapping[str, Tensor]) -> None:
+        """Make an expert what `state` returned; raise a ValueError, before anything changed, if it does not fit."""
+
+    def shared_state(self) -> dict[str, Tensor]:
+        """Copy what all experts' scores share, by name."""
+
+    def load_shared_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Share what `shared_state` returned; raise a ValueError if it does not fit."""
+
+    def costs(self) -> Costs:
+        """Count multiply-adds."""
+
+    def memory(self) -> dict[str, int]:
+        """Return `bytes_per_expert`, and the bytes of all experts as `device_bytes` and `host_bytes`."""
+
+
+@dataclass(frozen=True)
+class PoolSpec:
+    """How a pool makes an expert."""
+
+    shape: Shape
+    """Shape of one input."""
+    outputs: int
+    """Outputs of every expert's head: one per class of the whole stream."""
+    net: NetFactory
+    autoencoder: AutoencoderFactory
+    score: ScoreConfig
+    optimiser: OptimiserConfig
+    precision: Precision = "fp32"
+    idle_on_host: bool = False
+    augment: bool = False
+    """Train on flipped and cropped images; scores and replay see them as they came."""
+    shortlisted: bool = False
+    """Keep a sketch beside a score that has a network."""
+
+    def __post_init__(self) -> None:
+        if self.augment and len(self.shape) != 3:
+            raise ValueError(f"augment: got inputs of shape {self.shape}, expected (channels, height, width)")
+
+    def build_space(self, device: torch.device) -> Space:
+        """Return the space that the sketches of all experts share."""
+        return Space(self.shape, self.score.components, device)
+
+    def build(self, keys: Keys, expert: int, device: torch.device, space: Space) -> tuple[nn.Module, Score]:
+        """Return an untrained expert's network and score, their weights drawn by (seed, expert)."""
+        with keys.seeded("weights", expert, device=device):
+            net = self.net(self.shape, self.outputs).to(device, torch.float32).eval()
+            score = build_score(
+                self.score,
+                self.optimiser,
+                self.autoencoder,
+                self.shape,
+                self.outputs,
+                space,
+                shortlisted=self.shortlisted,
+            )
+            score.to(device).eval()
+        for module in (*net.modules(), *score.modules()):
+            if isinstance(module, _BatchNorm) and module.momentum is not None:
+                module.num_batches_tracked = None  # only a cumulative average needs it
+        return net, score
+
+    def average_of(self, net: nn.Module) -> Average | None:
+        """Return what follows a network and answers in its place, if anything does."""
+        return Average(net, self.optimiser.average) if self.optimiser.average else None
+
+    def changes(self, keys: Keys, expert: int, step: int, rows: int, device: torch.device) -> Tensor | None:
+        """Return how the images of a batch are changed before the expert is trained on them."""
+        if not self.augment:
+            return None
+        return draw_changes(rows, keys.generator("augment", step, expert, device=device))
+
+
+class EagerPool:
+    """One network after the other, nothing clever: the reference that faster pools must agree with."""
+
+    def __init__(self, spec: PoolSpec, keys: Keys, device: torch.device) -> None:
+        self.spec = spec
+        self.keys = keys
+        self.device = device
+        self.space = spec.build_space(device)
+        self.members: list[_Member] = []
+
+    @property
+    def uses_batch_statistics(self) -> bool:
+        """There is a BatchNorm in the score's network."""
+        return has_batch_norm(self.members[0].score)
+
+    @property
+    def asks_all_at_once(self) -> bool:
+        """It asks one after the other."""
+        return False
+
+    @property
+    def scores_are_costly(self) -> bool:
+        """There is a network."""
+        return self.members[0].score.network is not None
+
+    def create(self, expert: int) -> None:
+        """Add an untrained expert, its weights drawn by (seed, expert)."""
+        assert expert == len(self.members), "experts are numbered in order of creation"
+        net, score = self.spec.build(self.keys, expert, self.device, self.space)
+        if any(net is member.net for member in self.members):
+            raise ValueError("net: got the same module from the factory twice, expected a new one for each expert")
+        optimiser = build_optimiser(self.spec.optimiser, net.parameters())
+        self.members.append(_Member(net, optimiser, Pupil(score), self.spec.average_of(net)))
+
+    def settle(self) -> None:
+        """Fix the sketches' space."""
+        if self.space.opening:
+            pupil = self.members[self.space.owner].pupil
+            pupil.score.open()
+            pupil.refresh()
+
+    @torch.no_grad()
+    def loss(self, expert: int, batch: Batch, step: int) -> float:
+        """Return the training loss under batch statistics; running statistics stay as they are."""
+        net = self.members[expert].net
+        with (
+            self._arithmetic(),
+            self._autocast(),
+            self.keys.seeded("dropout", step, expert, device=self.device),
+            mode_of(net, training=False, rows=len(batch), batch_statistics=True),
+        ):
+            return float(nn.functional.cross_entropy(net(self._changed(batch, expert, step)), batch.y))
+
+    def train(self, expert: int, batch: Batch, step: int) -> float:
+        """Take one optimiser step on the expert and let its score learn."""
+        if self.space.open_to_others(expert):
+            self.settle()
+        self.space.owner = expert
+        member, x = self.members[expert], as_float(batch.x)
+        buffers = [(buffer, buffer.clone()) for buffer in member.net.buffers()]
+        with (
+            self._arithmetic(),
+            self.keys.seeded("dropout", step, expert, device=self.device),
+            mode_of(member.net, training=True, rows=len(batch)),
+        ):
+            with self._autocast():
+                loss = nn.functional.cross_entropy(member.net(self._changed(batch, expert, step)), batch.y)
+            member.optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            if not nn.utils.get_total_norm(gradients(member.net)).isfinite():
+                for buffer, before in buffers:
+                    buffer.copy_(before)
+                return nan
+            member.optimiser.step()
+        if member.average is not None:
+            member.average.take_in(skip=torch.zeros((), device=self.device))
+        with self._arithmetic(), self._autocast():
+            member.pupil.teach(x, batch.y, self.keys.generator("noise", step, expert, device=self.device))
+        return float(loss.detach())
+
+    def train_run(
+        self,
+        expert: int,
+        items: Iterable[tuple[int, Batch]],
+        losses: LossStats,
+        epsilon: float,
+        below: Sequence[tuple[int, int]] = (),
+    ) -> Iterator[float]:
+        """Look at each batch before training on it."""
+        for step, batch in items:
+            if below and not self._in_order(below, batch.x):
+                return
+            if not self.loss(expert, batch, step) <= losses.bound(epsilon):
+                return
+            loss = self.train(expert, batch, step)
+            if not isfinite(loss):
+                return
+            yield loss
+
+    def _in_order(self, below: Sequence[tuple[int, int]], x: Tensor) -> bool:
+        asked = sorted({expert for pair in below for expert in pair})
+        scores = dict(zip(asked, self.batch_scores(asked, x), strict=True))
+        return all(scores[expert] < scores[other] for expert, other in below)
+
+    def scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
+        """Ask each expert in turn."""
+        return self._ask(experts, lambda score: score.score(as_float(x), batch_statistics=False))
+
+    def batch_scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
+        """Ask each expert in turn."""
+        return self._ask(experts, lambda score: score.score_together(as_float(x)))
+
+    def sketches(self, experts: Sequence[int], x: Tensor, *, together: bool) -> FloatArray:
+        """Ask each expert in turn."""
+
+        def sketch(score: Score) -> Tensor:
+            own = {name: tensor[None] for name, tensor in score.gate_tensors().items()}
+            return score.sketches(own, score.read(as_float(x)), together=together)[0]
+
+        return self._ask(experts, sketch)
+
+    @torch.no_grad()
+    def _ask(self, experts: Sequence[int], ask: Callable[[Score], Tensor]) -> FloatArray:
+        with self._arithmetic(), self._autocast():
+            answers = torch.stack([ask(self.members[e].score) for e in experts]).double()
+        return np.asarray(answers.nan_to_num(nan=UNSUITABLE, posinf=UNSUITABLE, neginf=UNSUITABLE).cpu())
+
+    @torch.no_grad()
+    def logits(self, expert: int, x: Tensor) -> Tensor:
+        """Return the answers under running statistics."""
+        with self._arithmetic(), self._autocast():
+            out: Tensor = self.members[expert].answering(as_float(x))
+        return out.float().nan_to_num()
+
+    @torch.no_grad()
+    def evidence(self, expert: int, x: Tensor) -> Evidence:
+        """Return the parts of the score, the answers and the features."""
+        member, x = self.members[expert], as_float(x)
+        with self._arithmetic(), self._autocast():
+            parts = member.score.parts(member.score.gate_tensors(), x)
+            features, logits = features_and_logits(member.answering, x)
+        return evidence_of(parts, logits, features)
+
+    def state(self, expert: int, *, on_host: bool = True) -> dict[str, Tensor]:
+        """Copy the networks, the optimisers' states, and how much the score has seen."""
+        pupil = self.members[expert].pupil
+        counts = count_tensors(pupil.rows, pupil.rows_at_refresh)
+        return copied(self.members[expert].state, on_host=on_host) | counts
+
+    @torch.no_grad()
+    def load_state(self, expert: int, tensors: Mapping[str, Tensor]) -> None:
+        """Copy everything in."""
+        member = self.members[expert]
+        check_state(tensors, member.state | count_tensors(0, 0))
+        for name, tensor in member.state.items():
+            tensor.copy_(tensors[name])
+        member.pupil.rows, member.pupil.rows_at_refresh = (int(tensors[name]) for name in COUNTS)
+
+    def shared_state(self) -> dict[str, Tensor]:
+        """Copy the space of the sketches."""
+        return copied(self.space.state(), on_host=True)
+
+    def load_shared_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Copy it in."""
+        self.space.load_state(tensors)
+
+    def costs(self) -> Costs:
+        """Count multiply-adds."""
+        gates = [member.score.gate_tensors() for member in self.members]
+        stacked = {name: torch.stack([own[name].detach() for own in gates]) for name in gates[0]}
+        first, row = self.members[0], torch.zeros(1, *self.spec.shape, device=self.device)
+        return Costs(multiply_adds(first.net, row), first.score.cost(stacked), first.score.sketch_cost(stacked))
+
+    def memory(self) -> dict[str, int]:
+        """Count weights, statistics and optimisers' states."""
+        per_expert = [member.bytes for member in self.members]
+        return {"bytes_per_expert": max(per_expert, default=0), "device_bytes": sum(per_expert), "host_bytes": 0}
+
+    def _changed(self, batch: Batch, expert: int, step: int) -> Tensor:
+        changes = self.spec.changes(self.keys, expert, step, len(batch), self.device)
+        return flip_and_crop(as_float(batch.x), changes)
+
+    def _arithmetic(self) -> AbstractContextManager[None]:
+        return arithmetic(self.spec.precision, self.device)
+
+    def _autocast(self) -> AbstractContextManager[None]:
+        return autocast(self.spec.precision, self.device)
+
+
+def copied(tensors: Mapping[str, Tensor], *, on_host: bool) -> dict[str, Tensor]:
+    """Return copies: on the CPU and in plain order, or as they are."""
+    if on_host:
+        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def count_tensors(rows: int, rows_at_refresh: int) -> dict[str, Tensor]:
+    """Return how many rows a score has seen, and at its last refresh, as tensors."""
+    return dict(zip(COUNTS, (torch.tensor(rows), torch.tensor(rows_at_refresh)), strict=True))
+
+
+def evidence_of(parts: Tensor, logits: Tensor, features: Tensor) -> Evidence:
+    """Return an expert's evidence as numbers: finite, but for parts that say nothing."""
+    arrays = (parts, logits.nan_to_num(), features.nan_to_num())
+    return Evidence(*(np.asarray(array.double().cpu()) for array in arrays))
+
+
+def scorer(pool: ExpertPool, experts: int, x: Tensor, *, one_group: bool, some: bool = False) -> ScoreExperts:
+    """Return whom a gate asks for scores of rows, or of one group of them: the pool, or what it said of all at once.
+
+    With `some` it is known that only some will be asked.
+    """
+
+    def from_pool(ids: Sequence[int] | IntArray, groups: IntArray) -> FloatArray:
+        ids = ids.tolist() if isinstance(ids, np.ndarray) else ids
+        if one_group:
+            return pool.batch_scores(ids, x)[:, None]
+        return pool.scores(ids, x[torch.from_numpy(groups)])
+
+    if some or not pool.asks_all_at_once:
+        return from_pool
+    known = from_pool(range(experts), np.arange(len(x)))
+    return lambda ids, groups: known[np.ix_(np.asarray(ids), groups)]
+
+
+def sketcher(pool: ExpertPool, x: Tensor, *, one_group: bool) -> ScoreExperts:
+    """Return whom a gate asks for sketches of rows, or of one group of them."""
+
+    def sketch(ids: Sequence[int] | IntArray, groups: IntArray) -> FloatArray:
+        ids = ids.tolist() if isinstance(ids, np.ndarray) else ids
+        found = pool.sketches(ids, x, together=one_group)
+        return found[:, None] if one_group else found[:, groups]
+
+    return sketch
+
+
+def resolve_device(name: str) -> str:
+    """Return the device that `auto` stands for, or the name itself if torch can use it."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device: got {name!r}, expected auto, cpu or a usable cuda device ({reason})") from None
+    return name
+
+
+@dataclass
+class _Member:
+    net: nn.Module
+    optimiser: torch.optim.Optimizer
+    pupil: Pupil
+    average: Average | None
+
+    @property
+    def answering(self) -> nn.Module:
+        """The network that answers."""
+        return self.net if self.average is None else self.average.net
+
+    @property
+    def score(self) -> Score:
+        """Its score."""
+        return self.pupil.score
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """All that training changes, by name; the tensors themselves."""
+        average = {} if self.average is None else self.average.state()
+        own = state_of(self.net, self.optimiser, "net") | state_of(self.score, self.score.optimiser, "score")
+        return own | average
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the weights, the score, and both optimisers' states."""
+        return sum(tensor.nbytes for tensor in self.state.values())

@@ -1,0 +1,58 @@
+"""An expert, apart from its networks: its id, the statistics of its loss, and its replay buffer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hge.core.types import Batch
+from hge.gating.switch_detection import LossStats
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """A batch of the replay buffer, and the step at which it had arrived."""
+
+    step: int
+    batch: Batch
+
+
+@dataclass
+class Replay:
+    """A reservoir of the batches on which the expert was trained: each is in it with the same probability.
+
+    >>> import torch
+    >>> from hge.core.randomness import Keys
+    >>> replay, keys = Replay(capacity=2), Keys(seed=0)
+    >>> for step in range(100):
+    ...     replay.add(Remembered(step, Batch(torch.zeros(1, 1), torch.zeros(1))), keys.integer("replay", step))
+    >>> len(replay.kept), replay.seen
+    (2, 100)
+    """
+
+    capacity: int
+    kept: list[Remembered] = field(default_factory=list)
+    seen: int = 0
+
+    def add(self, batch: Remembered, random_integer: int) -> None:
+        """Take in a batch, or not, as the random integer decides (Vitter's algorithm R)."""
+        self.seen += 1
+        if len(self.kept) < self.capacity:
+            self.kept.append(batch)
+        elif (place := random_integer % self.seen) < self.capacity:
+            self.kept[place] = batch
+
+
+@dataclass
+class Expert:
+    """What the learner knows of an expert; its networks live in the pool under the same id."""
+
+    id: int
+    losses: LossStats
+    replay: Replay
+    undone: int = 0
+    """Batches whose training a rollback has undone, and rollbacks."""
+
+    @property
+    def batches_trained(self) -> int:
+        """Number of batches on which it was trained, undone or not; no two states of it share a number."""
+        return self.losses.count + self.undone

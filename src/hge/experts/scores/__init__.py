@@ -1,0 +1,40 @@
+"""Scores: how suitable is an expert for an input? Lower is better. One score object belongs to one expert."""
+
+from __future__ import annotations
+
+from hge.core.config import OptimiserConfig, ScoreConfig
+from hge.experts.networks import AutoencoderFactory, Shape
+from hge.experts.scores.autoencoder import AutoencoderScore
+from hge.experts.scores.base import UNSUITABLE, Cost, Pupil, Score
+from hge.experts.scores.shortlisted import ShortlistedScore
+from hge.experts.scores.sketch import SketchScore
+from hge.experts.scores.space import Space
+
+__all__ = [
+    "UNSUITABLE",
+    "AutoencoderScore",
+    "Cost",
+    "Pupil",
+    "Score",
+    "ShortlistedScore",
+    "SketchScore",
+    "Space",
+    "build_score",
+]
+
+
+def build_score(
+    config: ScoreConfig,
+    optimiser: OptimiserConfig,
+    autoencoder: AutoencoderFactory,
+    shape: Shape,
+    outputs: int,
+    space: Space,
+    *,
+    shortlisted: bool = False,
+) -> Score:
+    """Return a fresh, untrained score, as `config` says; sketches are kept in `space`, which all experts share."""
+    if config.name == "autoencoder":
+        costly = AutoencoderScore(autoencoder(shape), shape, config, optimiser)
+        return ShortlistedScore(costly, SketchScore(space)) if shortlisted else costly
+    return SketchScore(space, outputs if config.name == "class-sketch" else 1)

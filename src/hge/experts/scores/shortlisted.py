@@ -1,0 +1,92 @@
+"""A costly score with a sketch beside it, which says for whom the costly one is worth computing (`shortlist.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from hge.experts.scores.base import Cost, Score
+from hge.experts.scores.sketch import SketchScore
+
+
+class ShortlistedScore(Score):
+    """Learns both; scores by the costly one, and sketches by the other."""
+
+    def __init__(self, costly: Score, sketch: SketchScore) -> None:
+        super().__init__()
+        self.costly = costly
+        self.sketch = sketch
+        self.optimiser = costly.optimiser
+
+    @property
+    def asynchronous(self) -> bool:
+        """Both must be."""
+        return self.costly.asynchronous and self.sketch.asynchronous
+
+    @property
+    def capturable(self) -> bool:
+        """As the costly one, once the sketch is."""
+        return self.costly.capturable and self.sketch.capturable
+
+    @property
+    def network(self) -> nn.Module | None:
+        """That of the costly score."""
+        return self.costly.network
+
+    def draw(self, rows: int, generator: torch.Generator) -> Tensor | None:
+        """Return the costly score's random numbers."""
+        return self.costly.draw(rows, generator)
+
+    def open(self) -> None:
+        """Fix the sketches' space."""
+        self.sketch.open()
+
+    def study(self, seen: Tensor, y: Tensor, noise: Tensor | None) -> None:
+        """Let both study the rows."""
+        self.costly.study(seen, y, noise)
+        self.sketch.study(self.sketch.read(seen), y, None)
+
+    def learn(self, skip: Tensor) -> None:
+        """Let both learn."""
+        self.costly.learn(skip)
+        self.sketch.learn(skip)
+
+    def refresh_due(self, rows: int, at_refresh: int) -> bool:
+        """Ask the sketch."""
+        return self.sketch.refresh_due(rows, at_refresh)
+
+    def refresh(self, rows: int) -> None:
+        """Refresh the sketch."""
+        self.sketch.refresh(rows)
+
+    def cost(self, tensors: Mapping[str, Tensor]) -> Cost:
+        """Count those of the costly score."""
+        return self.costly.cost(_of("costly", tensors))
+
+    def sketch_cost(self, tensors: Mapping[str, Tensor]) -> Cost:
+        """Count those of the sketch."""
+        return self.sketch.cost(_of("sketch", tensors))
+
+    def gate_tensors(self) -> dict[str, Tensor]:
+        """Return those of both."""
+        parts = {"costly": self.costly, "sketch": self.sketch}
+        return {f"{name}.{own}": t for name, part in parts.items() for own, t in part.gate_tensors().items()}
+
+    def stacked(self, tensors: Mapping[str, Tensor], seen: Tensor, *, batch_statistics: bool) -> Tensor:
+        """Return the costly scores."""
+        return self.costly.stacked(_of("costly", tensors), seen, batch_statistics=batch_statistics)
+
+    def together(self, tensors: Mapping[str, Tensor], seen: Tensor) -> Tensor:
+        """Return the costly scores of a batch."""
+        return self.costly.together(_of("costly", tensors), seen)
+
+    def sketches(self, tensors: Mapping[str, Tensor], seen: Tensor, *, together: bool) -> Tensor:
+        """Return the sketches."""
+        return self.sketch.sketches(_of("sketch", tensors), self.sketch.read(seen), together=together)
+
+
+def _of(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    start = f"{part}."
+    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}

@@ -1,0 +1,201 @@
+"""The library's score: a Gaussian of each expert, or of each of its classes, in the space that all experts share.
+
+What is learned are sums over products of coordinates, exact and in one pass; a coordinate that is always 1 makes counts
+and means part of them. What is asked is the negative log-likelihood. That is linear in the same products, so all
+experts' scores are one matrix product, and those of a whole batch need no more than the batch's own sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from hge.experts.scores.base import UNSUITABLE, Cost, Score
+from hge.experts.scores.space import TAIL, Space
+
+REFRESH_GROWTH = 1.1
+"""The model is drawn anew when the expert has seen this many times the rows it had seen the last time."""
+PRIOR_ROWS, PRIOR_VARIANCE = 4.0, TAIL**-2
+"""Variances are drawn towards those of the stream's first rows as if so many rows had shown them."""
+OWN_SHARE = 0.02
+"""A class with fewer rows than this share of the commonest one's came with an outlier: it is not the expert's own."""
+
+
+class SketchScore(Score):
+    """Negative log-likelihood under the expert's Gaussian, or under the mixture of its classes' Gaussians.
+
+    >>> x = torch.randn(1200, 8, generator=torch.Generator().manual_seed(0))
+    >>> y = torch.arange(1200) % 2
+    >>> score = SketchScore(Space(shape=(8,)), classes=2)
+    >>> score.study(score.read(x + 9 * y[:, None]), y, None)  # a class around 0, another around 9
+    >>> score.learn(skip=torch.zeros(()))
+    >>> score.refresh(rows=1200)
+    >>> own, between = (score.score(x + shift, batch_statistics=False).mean() for shift in (9, 4.5))
+    >>> bool(own < between)
+    True
+    """
+
+    moments: Tensor
+    """[classes, width²] Sums of products over the rows of each class; the first product is 1, so it counts them."""
+    weights: Tensor
+    """[models, products] Drawn from them last: of all classes together and then, if there are several, of each."""
+
+    def __init__(self, space: Space, classes: int = 1) -> None:
+        super().__init__()
+        self.space = space
+        self.classes = classes
+        self.register_buffer("moments", torch.zeros(classes, space.width**2, dtype=torch.float64))
+        products = len(space.later)
+        drawn = torch.zeros(1 if classes == 1 else 1 + classes, products, dtype=torch.float64)
+        drawn[1:, 0] = UNSUITABLE
+        self.register_buffer("weights", drawn)
+
+    @property
+    def asynchronous(self) -> bool:
+        """The space is fixed by the host."""
+        return self.space.fixed
+
+    @property
+    def capturable(self) -> bool:
+        """Which classes there are is for the host to see."""
+        return self.space.fixed and self.classes == 1
+
+    def draw(self, rows: int, generator: torch.Generator) -> None:
+        """Nothing is random."""
+
+    def read(self, x: Tensor) -> Tensor:
+        """Return the rows in the shared space; as they are, until that is fixed."""
+        return self.space.project(x) if self.space.fixed else x.flatten(1)
+
+    @torch.no_grad()
+    def study(self, seen: Tensor, y: Tensor, noise: Tensor | None) -> None:
+        """Sum the products of the rows, or of those of each class; keep the rows until the space is fixed."""
+        if not self.space.fixed:
+            self.waiting = seen, y
+        elif self.classes == 1:
+            self.studied = (seen.T @ seen).view(1, -1)
+        elif seen.is_cuda:  # adding rows up by an index is not the same every time there
+            chosen = torch.nn.functional.one_hot(y, self.classes).to(seen.dtype)
+            self.studied = chosen.T @ (seen[:, :, None] * seen[:, None]).flatten(1)
+        else:
+            products = (seen[:, :, None] * seen[:, None]).flatten(1)
+            self.studied = torch.zeros_like(self.moments).index_add_(0, y, products)
+
+    @torch.no_grad()
+    def learn(self, skip: Tensor) -> None:
+        """Add the sums that were studied; fix the space, once there are rows enough."""
+        if not self.space.fixed:
+            if not skip:
+                self.space.collect(*self.waiting)
+                if self.space.full:
+                    self.open()
+        elif skip.is_cuda:
+            self.moments.addcmul_(self.studied, (skip == 0).to(self.studied.dtype))
+        elif not skip:
+            self.moments += self.studied
+
+    @torch.no_grad()
+    def open(self) -> None:
+        """Fix the space by the first rows, which are this expert's; take in those that were not needed for it."""
+        if not self.space.opening:
+            return
+        x, y = self.space.fix()
+        self.study(self.read(x), y, None)
+        self.moments += self.studied
+
+    def refresh_due(self, rows: int, at_refresh: int) -> bool:
+        """Say whether the rows have grown by enough since the model was last drawn."""
+        return self.space.fixed and rows >= REFRESH_GROWTH * at_refresh
+
+    @torch.no_grad()
+    def refresh(self, rows: int) -> None:
+        """Draw the models from the sums."""
+        if self.classes == 1:
+            self.weights.copy_(gaussians(self.moments, self.space))
+            return
+        counts = self.moments[:, 0]
+        own = torch.nonzero(counts > OWN_SHARE * counts.max()).flatten()
+        self.weights[1:] = 0
+        self.weights[1:, 0] = UNSUITABLE
+        self.weights[0] = gaussians(self.moments.sum(0, keepdim=True), self.space)[0]
+        self.weights[1 + own] = gaussians(self.moments[own], self.space)
+        self.weights[1 + own, 0] -= (counts[own] / counts[own].sum()).log()
+
+    def gate_tensors(self) -> dict[str, Tensor]:
+        """Return the models that were last drawn."""
+        return {"weights": self.weights}
+
+    def cost(self, tensors: Mapping[str, Tensor]) -> Cost:
+        """Count the projection, the products, and a product for each model of an expert."""
+        weights, products = tensors["weights"], len(self.space.later)
+        models = 1.0 if self.classes == 1 else float((weights[:, 1:, 0] < UNSUITABLE / 2).sum()) / len(weights)
+        each = models * products
+        return Cost(self.space.directions.numel() + products, each, each if self.classes == 1 else 0.0)
+
+    @torch.no_grad()
+    def stacked(self, tensors: Mapping[str, Tensor], seen: Tensor, *, batch_statistics: bool) -> Tensor:
+        """Compute all experts' likelihoods in one product."""
+        weights = tensors["weights"]
+        if not self.space.fixed:
+            return seen.new_zeros(len(weights), len(seen))
+        products = self.space.products(seen)
+        if self.classes == 1:
+            return weights[:, 0] @ products.T
+        expert, own = torch.nonzero(weights[:, 1:, 0] < UNSUITABLE / 2, as_tuple=True)
+        scores = products.new_full((len(weights), self.classes, len(seen)), UNSUITABLE)
+        scores[expert, own] = weights[expert, 1 + own] @ products.T
+        return -torch.logsumexp(-scores, dim=1)
+
+    @torch.no_grad()
+    def together(self, tensors: Mapping[str, Tensor], seen: Tensor) -> Tensor:
+        """Return the scores [experts] of a batch as a whole; a Gaussian's follow from the batch's own sums."""
+        if self.classes > 1 or not self.space.fixed:
+            return super().together(tensors, seen)
+        return tensors["weights"][:, 0] @ self.space.of_square((seen.T @ seen).flatten() / len(seen))
+
+    @torch.no_grad()
+    def parts(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """Return [rows, models]: under all classes together, then under each; NaN for those not the expert's own."""
+        if not self.space.fixed:
+            return x.new_zeros(len(x), len(self.weights))
+        weights = tensors["weights"]
+        scores = self.space.products(self.read(x)) @ weights.T
+        return torch.where(weights[:, 0] < UNSUITABLE / 2, scores, torch.nan)
+
+
+def gaussians(moments: Tensor, space: Space) -> Tensor:
+    """Return the weights [models, products] of the negative log-likelihoods that sums of products tell.
+
+    Few rows tell variances better than correlations, so those are shrunk as if as many rows as there are coordinates
+    had shown none. And a model of few rows fits rows that it has not seen worse than those that it has: what that
+    costs on average is taken off, else groups would go to whoever has seen the most (results/choices/sketch.json).
+
+    >>> space = Space(shape=(1,))
+    >>> rows = torch.tensor([[1.0, 0.0, -1.0], [1.0, 0.0, 1.0]], dtype=torch.float64).repeat(5000, 1)
+    >>> weights = gaussians((rows.T @ rows).view(1, -1), space)
+    >>> near, far = weights[0] @ space.products(torch.tensor([[1, 0, 1.0], [1, 0, 3.0]]).double()).T
+    >>> round(float(far - near), 2)  # half of 3² - 1²
+    4.0
+    """
+    second = moments.view(len(moments), space.width, space.width)
+    rows = second[:, :1, 0]  # [models, 1]
+    width = second.shape[1] - 1
+    mean = second[:, 1:, 0] / rows
+    scatter = second[:, 1:, 1:] - rows[:, :, None] * mean[:, :, None] * mean[:, None, :]
+    trust = rows / (rows + max(width, PRIOR_ROWS))
+    covariance = (trust / rows)[:, :, None] * scatter
+    variance = (scatter.diagonal(dim1=1, dim2=2).clamp_min(0) + PRIOR_ROWS * PRIOR_VARIANCE) / (rows + PRIOR_ROWS)
+    covariance.diagonal(dim1=1, dim2=2).copy_(variance)
+    lower, _ = torch.linalg.cholesky_ex(covariance)
+    precision = torch.cholesky_inverse(lower)
+    slope = (precision @ mean[:, :, None])[:, :, 0]
+    volume = 2 * lower.diagonal(dim1=1, dim2=2).log().sum(1)
+    excess = width / (rows + PRIOR_ROWS) + width * (width - 1) * trust.square() / (4 * rows)
+    form = torch.empty_like(second)
+    form[:, 1:, 1:] = precision
+    form[:, 1:, 0] = form[:, 0, 1:] = -slope
+    form[:, 0, 0] = (slope * mean).sum(1) + volume - 2 * excess[:, 0]
+    twice = torch.where(space.later == space.earlier, 0.5, 1.0)
+    return form[:, space.later, space.earlier] * twice

@@ -1,0 +1,210 @@
+"""From newcomer to promoted expert: when, and where in the tree. The paper's two policies. Numbers only.
+
+GE is HGE with a flat policy.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from hge.core.events import Emit, ExpertPromoted
+from hge.gating.shortlist import Shortlist
+from hge.gating.tree import ROOT, Routes, ScoreExperts, Tree
+
+Path = tuple[int, ...]
+
+
+class Replays(Protocol):
+    """What an organisation may know of the experts: how they score what each of them remembers."""
+
+    def size(self, owner: int) -> int:
+        """Return the number of batches in the owner's replay."""
+
+    def batch_score(self, expert: int, owner: int, place: int) -> float:
+        """Return the expert's score of a batch in the owner's replay, as of one group."""
+
+
+@dataclass
+class Probation:
+    """A newcomer's record: over the last batches, how often was its score lower than that of the gate's choice?
+
+    >>> probation = Probation(window=4)
+    >>> for lower in (False, True, True, True):
+    ...     probation.record(lower, path=(1,))
+    >>> probation.rate, probation.passed(0.5)
+    (0.75, True)
+    >>> Probation(window=4).passed(0.0)  # the window must be full
+    False
+    """
+
+    window: int
+    lower: deque[bool] = field(default_factory=deque)
+    paths: Counter[Path] = field(default_factory=Counter)
+    """The ways through the tree that its batches took, and how often."""
+
+    def record(self, lower: bool, path: Path) -> None:
+        """Note the outcome and the path of a batch that it accepted."""
+        self.lower.append(lower)
+        self.paths[path] += 1
+        if len(self.lower) > self.window:
+            self.lower.popleft()
+
+    @property
+    def rate(self) -> float:
+        """Share of the window in which the newcomer's score was lower."""
+        return sum(self.lower) / len(self.lower) if self.lower else 0.0
+
+    @property
+    def accepted(self) -> int:
+        """Number of batches that it accepted."""
+        return self.paths.total()
+
+    def passed(self, promotion_rate: float) -> bool:
+        """The window is full, and the rate exceeds ε_promotion."""
+        return len(self.lower) == self.window and self.rate > promotion_rate
+
+
+@dataclass
+class Organisation:
+    """Promotion by the window, flat (GE) or by Algorithm 3 (HGE); Algorithm 2 to choose an expert."""
+
+    replays: Replays
+    emit: Emit
+    window: int
+    promotion_rate: float
+    path_coverage: float | None
+    """None: flat."""
+    by_replay: bool = False
+    """Promote as soon as what the experts remember says that it pays, however short the window."""
+    shortlist: Shortlist | None = None
+    """Whom to ask, if not everybody."""
+    tree: Tree = field(default_factory=Tree)
+    probations: dict[int, Probation] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.tree.add(0)
+
+    def route(self, score: ScoreExperts, sketch: ScoreExperts, groups: int, *, rows_per_group: int) -> Routes:
+        """HGE_forward, whatever the groups; or the best of those whose sketches are the best."""
+        if self.shortlist is None:
+            return self.tree.select(score, groups)
+        experts, everywhere = np.array(self.tree.experts), np.arange(groups)
+        chosen = self.shortlist.choose(sketch(experts, everywhere), rows_per_group)
+        scores = np.full((1 + int(experts.max()), groups), np.inf)
+        for expert, asked in zip(experts, chosen, strict=True):
+            if asked.any():
+                scores[expert, asked] = score([int(expert)], everywhere[asked])[0]
+        best = scores.argmin(axis=0)
+        place = {node.expert: number for number, node in enumerate(self.tree.nodes)}
+        return Routes(best, np.array([place[int(expert)] for expert in best]), scores)
+
+    def created(self, step: int, expert: int) -> None:
+        """Begin a probation."""
+        self.probations[expert] = Probation(self.window)
+
+    def accepted(self, step: int, newcomer: int, lower: bool, path: Path) -> bool:
+        """Record the outcome and the path; promote the newcomer if it has passed."""
+        probation = self.probations[newcomer]
+        probation.record(lower, path)
+        if not (probation.passed(self.promotion_rate) or (self.by_replay and self._pays(newcomer))):
+            return False
+        del self.probations[newcomer]
+        if self.path_coverage is None:
+            node = self.tree.add(newcomer, parent=ROOT)
+        else:
+            node = promote_lca(self.tree, newcomer, probation.paths, self.path_coverage, self._steals)
+        self.emit(ExpertPromoted(step, newcomer, probation.rate, self.tree.nodes[node].parent))
+        return True
+
+    def _pays(self, newcomer: int) -> bool:
+        """Would most of its replay be sent to it, and less of the others' than it gains? Asked ever more rarely."""
+        if self.probations[newcomer].accepted.bit_count() > 1:  # at the 1st, 2nd, 4th, 8th … batch
+            return False
+        gained = sum(
+            self.replays.batch_score(newcomer, newcomer, place)
+            < min(self.replays.batch_score(expert, newcomer, place) for expert in self.tree.experts)
+            for place in range(self.replays.size(newcomer))
+        )
+        if gained <= self.replays.size(newcomer) / 2:
+            return False
+        lost = sum(
+            self.replays.batch_score(newcomer, owner, place) < self.replays.batch_score(owner, owner, place)
+            for owner in self.tree.experts
+            for place in range(self.replays.size(owner))
+        )
+        return gained > lost
+
+    def _steals(self, newcomer: int, owner: int) -> bool:
+        """Would any batch of the owner's replay be sent to the newcomer?"""
+        routes = self.tree.select(
+            lambda ids, places: np.array(
+                [[self.replays.batch_score(expert, owner, int(place)) for place in places] for expert in ids]
+            ),
+            self.replays.size(owner),
+        )
+        return bool((routes.expert == newcomer).any())
+
+
+def promote_lca(
+    tree: Tree,
+    expert: int,
+    paths: Counter[Path],
+    coverage: float,
+    steals: Callable[[int, int], bool],
+) -> int:
+    """Expert promotion in HGE (Algorithm 3): as deep in the tree as the newcomer's batches agree.
+
+    >>> tree = Tree()
+    >>> first, second = tree.add(0), tree.add(1)
+    >>> node = promote_lca(tree, 2, Counter({(first,): 99, (second,): 1}), 0.98, lambda new, old: old == 0)
+    >>> tree.nodes[node].parent == first  # one path in a hundred is an outlier
+    True
+    """
+    if len(tree.experts) == 1:
+        return tree.add(expert, parent=ROOT)
+
+    # Insert expert into tree
+    parent = lowest_common_ancestor(frequent_paths(paths, coverage))
+    node = tree.add(expert, parent)
+
+    # Add backward connections
+    maskable = {tree.nodes[n].expert for n in tree.descendants(parent) if n != node}
+    for masked in sorted(maskable):
+        if steals(expert, masked):
+            tree.add(masked, parent=node)
+    return node
+
+
+def frequent_paths(paths: Counter[Path], coverage: float) -> list[Path]:
+    """Keep the most frequent paths until they make up more than `coverage` of all.
+
+    >>> frequent_paths(Counter({(1, 2): 70, (1, 3): 29, (4,): 1}), 0.98)
+    [(1, 2), (1, 3)]
+    """
+    kept: list[Path] = []
+    total, cumulated = paths.total(), 0
+    for path, count in sorted(paths.items(), key=lambda item: (-item[1], item[0])):
+        kept.append(path)
+        cumulated += count
+        if cumulated > coverage * total:
+            break
+    return kept
+
+
+def lowest_common_ancestor(paths: list[Path]) -> int:
+    """Return the last node that all paths share, or the root.
+
+    >>> lowest_common_ancestor([(1, 2), (1, 3)]), lowest_common_ancestor([(1,), (4,)])
+    (1, 0)
+    """
+    shared = ROOT
+    for nodes in zip(*paths, strict=False):
+        if len(set(nodes)) > 1:
+            break
+        shared = nodes[0]
+    return shared

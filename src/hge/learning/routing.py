@@ -1,0 +1,212 @@
+"""Answering: which expert speaks for a row, how surely, and what it says. Reads the learner, never changes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from hge.experts.joint.calibration import Calibration
+from hge.experts.pool import ExpertPool, scorer, sketcher
+from hge.experts.scores import UNSUITABLE, Cost
+from hge.gating.tree import FloatArray, IntArray, Routes
+from hge.learning.learner import Learner
+from hge.learning.novelty import surprise, unknown
+from hge.learning.window_routing import follow
+
+Routing = Literal["sample", "batch", "window"]
+
+ROWS_AT_ONCE = 1024
+"""Rows that are scored in one go; bounds the memory that a large X needs."""
+
+
+NOT_IN_THE_TREE = -1
+"""Node of a newcomer that answers."""
+
+
+@dataclass
+class Answerer:
+    """Routes rows to experts and asks those for class probabilities."""
+
+    learner: Learner
+    _replay_scores: dict[tuple[int, int], tuple[tuple[int, int], FloatArray]] = field(default_factory=dict)
+
+    def route(self, x: Tensor, routing: Routing) -> Routes:
+        """Choose an expert per row, independently of the rows beside it, or one for all rows (`routing="batch"`).
+
+        `routing="window"` takes the rows as consecutive ones of a stream that seldom changes (`window.py`).
+
+        The gate chooses among the promoted experts. A newcomer then takes over what is its own, judged by how the two
+        experts' scores differ on the replay of either. Without newcomers nothing is changed.
+        """
+        if routing == "window":
+            alone = self.route(x, "sample")
+            scores = follow(np.where(np.isfinite(alone.scores), alone.scores, UNSUITABLE))
+            return Routes(*self._places(scores), scores)
+        if routing == "batch":
+            return self._route(x, one_group=True)
+        parts = [self._route(part, one_group=False) for part in torch.split(x, ROWS_AT_ONCE)]
+        return Routes(
+            np.concatenate([p.expert for p in parts]),
+            np.concatenate([p.node for p in parts]),
+            np.concatenate([p.scores for p in parts], axis=1),
+        )
+
+    def probabilities(self, x: Tensor, routes: Routes, outputs: int) -> FloatArray:
+        """Return [rows, outputs]: the chosen expert's softmax over the first `outputs` outputs."""
+        return ask(self.learner.pool, x, routes, outputs)
+
+    def mixture(self, x: Tensor, outputs: int) -> FloatArray:
+        """Return [rows, outputs]: class probabilities of all experts together; the joint score is needed."""
+        if self.calibration is None or self.calibration.joint is None:
+            raise ValueError("mixture: got a learner without a joint score, expected learner.joint=true")
+        joint, device = self.calibration.joint, self.learner.pool.device
+        parts = [self.calibration.evidence(part.to(device)) for part in torch.split(x, ROWS_AT_ONCE)]
+        silent = [] if self.learner.config.newcomers_answer else self.learner.newcomers
+        return np.concatenate([joint.mixture(evidence, outputs, silent) for evidence in parts])
+
+    def unknown(self, x: Tensor) -> FloatArray:
+        """Return [rows]: how little a row is like anything learned, higher is stranger; the joint score is needed."""
+        if self.calibration is None or self.calibration.joint is None:
+            raise ValueError("unknown: got a learner without a joint score, expected learner.joint=true")
+        routes, device = self.route(x, "sample"), self.learner.pool.device
+        own, usual = np.empty(len(x)), {}
+        for e in np.unique(routes.expert):
+            usual[int(e)], rows = self._scores_on_replay(int(e), int(e)), np.flatnonzero(routes.expert == e)
+            for part in np.split(rows, range(ROWS_AT_ONCE, len(rows), ROWS_AT_ONCE)):
+                mine = x[torch.from_numpy(part)].to(device)
+                own[part] = self.learner.pool.scores([int(e)], mine)[0]
+        doubt = routes.scores[routes.expert, np.arange(len(x))]
+        return unknown(surprise(own, routes.expert, usual), doubt, self.calibration.joint.usual_doubt)
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What keeps the joint score, if there is one and it has been fitted."""
+        found = self.learner.calibration
+        return None if found is None or found.joint is None else found
+
+    def gate_multiply_adds(self, asked: float, rows: int) -> float:
+        """Count what the gate takes per row, when so many experts are asked about groups of so many rows."""
+        costs, experts = self.learner.pool.costs(), len(self.learner.experts)
+        shortlist = self.learner.shortlist is not None
+        looked = _gate_cost(costs.sketch, experts, rows) if shortlist else 0.0
+        if self.calibration is None:
+            return looked + _gate_cost(costs.score, asked, rows)
+        each = costs.network + costs.score.each + self.calibration.multiply_adds
+        return looked + costs.score.once + asked * each
+
+    def confidence(self, routes: Routes, routing: Routing) -> FloatArray:
+        """Return [groups]: softmax of the negative scores of all asked experts, in spreads of the chosen one's own.
+
+        The spread is that of single rows on the expert's replay, also for a batch. The joint score and that of a window
+        are probabilities already.
+        """
+        chosen = routes.expert
+        if self.calibration is not None or routing == "window":
+            probability: FloatArray = np.exp(-routes.scores[chosen, np.arange(len(chosen))])
+            return probability
+        spreads = {int(e): max(float(self._scores_on_replay(int(e), int(e)).std()), 1e-12) for e in np.unique(chosen)}
+        spread = np.array([spreads[int(e)] for e in chosen])
+        advantage = (routes.scores[chosen, np.arange(len(chosen))] - routes.scores) / spread
+        confidence: FloatArray = 1 / np.exp(np.minimum(advantage, 500.0)).sum(axis=0)
+        return confidence
+
+    def _route(self, x: Tensor, *, one_group: bool) -> Routes:
+        learner, x = self.learner, x.to(self.learner.pool.device)
+        if self.calibration is not None:
+            return self._route_jointly(self.calibration, x, one_group=one_group)
+
+        some = learner.organisation.shortlist is not None
+        score = scorer(learner.pool, len(learner.experts), x, one_group=one_group, some=some)
+        sketch = sketcher(learner.pool, x, one_group=one_group)
+        groups, rows = (1, len(x)) if one_group else (len(x), 1)
+        routes = learner.organisation.route(score, sketch, groups, rows_per_group=rows)
+        if not (learner.config.newcomers_answer and learner.newcomers):
+            return routes
+        newcomers = learner.newcomers
+        scores = np.full((len(learner.experts), groups), np.inf)
+        scores[: len(routes.scores)] = routes.scores
+        scores[newcomers] = score(newcomers, np.arange(groups))
+        return self._let_newcomers_take_over(routes, scores, newcomers)
+
+    def _route_jointly(self, calibration: Calibration, x: Tensor, *, one_group: bool) -> Routes:
+        """Ask all experts, newcomers too, or the shortlist; a group's score is the mean of -log P(expert | row)."""
+        scores = -calibration.log_probabilities(x, self._asked(calibration.known, x, one_group=one_group))
+        if one_group:
+            scores = scores.mean(axis=1, keepdims=True)
+        if not self.learner.config.newcomers_answer:
+            scores[self.learner.newcomers] = np.inf
+        return Routes(*self._places(scores), scores)
+
+    def _asked(self, experts: int, x: Tensor, *, one_group: bool) -> npt.NDArray[np.bool_] | None:
+        """Return [experts, rows]: which of the first experts are on the shortlist, if there is one."""
+        learner = self.learner
+        if learner.shortlist is None:
+            return None
+        sketches = learner.pool.sketches(range(experts), x, together=one_group)
+        if one_group:
+            chosen = learner.shortlist.choose(sketches[:, None], len(x))
+            return np.broadcast_to(chosen, (len(chosen), len(x)))
+        return learner.shortlist.choose(sketches, 1)
+
+    def _places(self, scores: FloatArray) -> tuple[IntArray, IntArray]:
+        """Return the experts of the lowest scores, and where in the tree they stand."""
+        expert: IntArray = scores.argmin(axis=0)
+        place = {node.expert: number for number, node in reversed(list(enumerate(self.learner.tree.nodes))[1:])}
+        return expert, np.array([place.get(int(e), NOT_IN_THE_TREE) for e in expert])
+
+    def _let_newcomers_take_over(self, routes: Routes, scores: FloatArray, newcomers: list[int]) -> Routes:
+        """Let each newcomer in turn challenge whoever holds a group."""
+        holder, node = routes.expert.copy(), routes.node.copy()
+        for newcomer in newcomers:
+            for held in np.unique(holder):
+                groups = np.flatnonzero(holder == held)
+                difference = scores[newcomer, groups] - scores[held, groups]
+                won = groups[difference < self._threshold(newcomer, int(held))]
+                holder[won], node[won] = newcomer, NOT_IN_THE_TREE
+        return Routes(holder, node, scores)
+
+    def _threshold(self, newcomer: int, holder: int) -> float:
+        """The difference of the two scores below which a row is the newcomer's.
+
+        It lies as many spreads from the usual difference on the newcomer's replay as from that on the holder's.
+        """
+        own, other = (
+            self._scores_on_replay(newcomer, owner) - self._scores_on_replay(holder, owner)
+            for owner in (newcomer, holder)
+        )
+        if not own.mean() < other.mean():
+            return -np.inf  # nothing tells the two apart: the holder keeps the row
+        own_spread, other_spread = (max(float(d.std()), 1e-12) for d in (own, other))
+        return float(own.mean() * other_spread + other.mean() * own_spread) / (own_spread + other_spread)
+
+    def _scores_on_replay(self, expert: int, owner: int) -> FloatArray:
+        """Return the expert's scores of the rows in the owner's replay, from memory unless either was trained since."""
+        experts, key = self.learner.experts, (expert, owner)
+        version = experts[expert].batches_trained, experts[owner].batches_trained
+        if key not in self._replay_scores or self._replay_scores[key][0] != version:
+            kept = experts[owner].replay.kept
+            rows = [self.learner.pool.scores([expert], b.batch.x)[0] for b in kept]
+            self._replay_scores[key] = version, np.concatenate([*rows, np.zeros(0 if rows else 1)])
+        return self._replay_scores[key][1]
+
+
+def _gate_cost(cost: Cost, experts: float, rows: int) -> float:
+    """Return multiply-adds per row, for scores of groups of so many rows."""
+    return cost.once + experts * (cost.together / rows if rows > 1 and cost.together else cost.each)
+
+
+def ask(pool: ExpertPool, x: Tensor, routes: Routes, outputs: int) -> FloatArray:
+    """Return [rows, outputs]: the softmax of each row's chosen expert over the first `outputs` outputs."""
+    expert = np.broadcast_to(routes.expert, len(x))
+    result = np.zeros((len(x), outputs))
+    for e in np.unique(expert):
+        rows = np.flatnonzero(expert == e)
+        for part in np.split(rows, range(ROWS_AT_ONCE, len(rows), ROWS_AT_ONCE)):
+            logits = pool.logits(int(e), x[torch.from_numpy(part)].to(pool.device))
+            result[part] = logits[:, :outputs].double().softmax(dim=1).cpu().numpy()
+    return result

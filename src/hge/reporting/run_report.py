@@ -1,0 +1,181 @@
+"""One self-contained HTML file that tells a stranger what a run did."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from hge.experiments.prequential import can_be_drawn
+from hge.experiments.run_files import RunRecord, read_result
+from hge.gating.tree import Tree
+from hge.reporting.figures.run import gates_figure, loss_figure, roc_figure, routing_figure, switch_figure
+from hge.reporting.figures.stream import matrix_figure, stream_figure
+from hge.reporting.tree_drawing import DrawnTree, colour_of, tree_svg
+
+GATES = "gates.json"
+ORGANISATIONS = {
+    "ge": "GE: flat",
+    "hge": "HGE: Algorithm 3 in the order of the tasks",
+    "upper": "Upper: the cheapest good tree of many orders",
+    "shortlist": "Ours: the best sketches are asked",
+}
+
+
+def write_report(folder: Path) -> Path:
+    """Read a run's files and write report.html beside them."""
+    if (folder / GATES).is_file():
+        return write_gates(folder)
+    result = read_result(folder)
+    html = _organise_page(result) if "organisation" in result else _run_page(RunRecord.read(folder))
+    path = folder / "report.html"
+    path.write_text(html, encoding="utf-8")
+    return path
+
+
+def write_gates(folder: Path) -> Path:
+    """Write report.html and gates.svg beside the leaderboard of scores in gates.json."""
+    result = json.loads((folder / GATES).read_text(encoding="utf-8"))
+    plot, strangers = gates_figure(result), result["unknown"]
+    (folder / "gates.svg").write_text(plot, encoding="utf-8")
+    sizes = [str(size) for size in result["groups"] if str(size) in result["scores"][0]["gate_accuracy"]]
+    roc = Markup(roc_figure(strangers)) if strangers else ""
+    path = folder / "report.html"
+    path.write_text(render("gates.html.j2", **result, sizes=sizes, plot=Markup(plot), roc=roc), encoding="utf-8")
+    return path
+
+
+def write_trees(folders: Sequence[Path], path: Path) -> Path:
+    """Write the trees of several runs side by side."""
+    trees = {
+        f"{folder.name}: {name}": Markup(tree_svg(drawn))
+        for folder in folders
+        for name, drawn in trees_of(read_result(folder)).items()
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(render("trees.html.j2", trees=trees), encoding="utf-8")
+    return path
+
+
+def trees_of(result: dict[str, Any]) -> dict[str, DrawnTree]:
+    """Return the trees of a run, by name."""
+    trees = result["trees"] if "trees" in result else {result["protocol"]["method"]: result["tree"]}
+    return {
+        name: DrawnTree(Tree.from_json(tree["nodes"]), tree["reached"], domains_of_experts(result))
+        for name, tree in trees.items()
+    }
+
+
+def domains_of_experts(result: dict[str, Any]) -> list[str]:
+    """Return the domain of each expert: that of the task which it answers for most."""
+    if "routed" not in result:  # trained separately: expert t is that of task t
+        return list(result["domains"])
+    return [result["domains"][task] for task in np.argmax(result["routed"]["batch"], axis=0)]
+
+
+def _run_page(record: RunRecord) -> str:
+    created = [e["step"] for e in record.events if e["event"] == "expert_created"]
+    [drawn] = trees_of(record.result).values()
+    return render(
+        "report.html.j2",
+        result=record.result,
+        config=record.config,
+        protocol=record.result["protocol"],
+        learner=record.config["learner"],
+        loss_svg=Markup(loss_figure(record)),
+        switch_svg=Markup(switch_figure(record, created[0])) if created else None,
+        first_creation=created[0] if created else None,
+        routing_svg=Markup(routing_figure(record, record.config["routing"])),
+        tree_svg=Markup(tree_svg(drawn)) if record.config["learner"]["organisation"] == "lca" else None,
+        story=story(record),
+        stream_svg=Markup(stream_figure(record.result)) if can_be_drawn(record.result) else None,
+        matrix_svg=Markup(matrix_figure(record.result)) if can_be_drawn(record.result) else None,
+        colour_of=colour_of,
+    )
+
+
+def _organise_page(result: dict[str, Any]) -> str:
+    trees = {name: Markup(tree_svg(drawn)) for name, drawn in trees_of(result).items()}
+    known = {name: about for name, about in ORGANISATIONS.items() if name in result["organisation"]}
+    return render("organise.html.j2", result=result, protocol=result["protocol"], trees=trees, names=known)
+
+
+def render(template: str, **values: Any) -> str:
+    """Fill a page."""
+    pages = Environment(
+        loader=PackageLoader("hge.reporting"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    return pages.get_template(template).render(**values)
+
+
+def story(record: RunRecord) -> list[dict[str, Any]]:
+    """Tell the run's decisions in plain sentences, in order; single outliers are left to the figure."""
+    events, lines = record.events, []
+    for index, event in enumerate(events):
+        text = _sentence(event, events[:index])
+        if text:
+            lines.append({"step": event["step"], "expert": event.get("expert"), "kind": event["event"], "text": text})
+    return lines
+
+
+def _sentence(event: dict[str, Any], before: list[dict[str, Any]]) -> str | None:
+    e: Any = event.get("expert")
+    match event["event"]:
+        case "loss_reviewed":
+            verdict = (
+                "far above it: to this expert another task"
+                if event["new_task"]
+                else "within it: the same task, and training goes on"
+            )
+            return (
+                f"The loss stayed high. Expert {e}: {_shown(event['recent_loss'])} on the set-aside batches, "
+                f"{_shown(event['replay_loss'])} on its own replay. Z-score {_shown(event['z_score'])}, threshold "
+                f"{event['threshold']:g}: {verdict}."
+            )
+        case "expert_created":
+            if not event["batches"]:  # a baseline's
+                return f"Expert {e} was created."
+            return f"Expert {e} was created and learned the {event['batches']} set-aside batches. It is on probation."
+        case "expert_reused":
+            return (
+                f"No more experts are allowed: expert {e}, of the lowest loss, learned the {event['batches']} batches."
+            )
+        case "batches_reclaimed":
+            return (
+                f"But expert {e}, in use until then, accepts {event['batches']} of the batches: the gate had sent them "
+                "astray. It learned them, and no expert was created."
+            )
+        case "expert_promoted":
+            return (
+                f"Expert {e} was promoted: on {event['rate']:.0%} of the batches that were compared its score was "
+                "lower than that of the expert to which they would have gone."
+            )
+        case "expert_rolled_back":
+            return (
+                f"Expert {e} was rolled back to its last good weights, {event['batches']} batches ago: its loss or its "
+                "weights were no longer numbers."
+            )
+        case "shortlist_set":
+            return (
+                f"Of {event['experts']} experts the {event['batch']} with the best sketches are asked about a batch, "
+                f"{event['row']} about a single row: so many keep what is remembered with its own."
+            )
+        case "expert_changed" if _known(e, before):
+            return f"The stream went back to expert {e}, which had learned this task before. No expert was created."
+    return None
+
+
+def _shown(value: float | None) -> str:
+    if value is None:
+        return "not a number"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _known(expert: int, before: list[dict[str, Any]]) -> bool:
+    """Was this expert in use before, or has it only just been created?"""
+    return expert == 0 or any(b["event"] == "expert_changed" and b["previous"] == expert for b in before)

@@ -42,7 +42,7 @@ def grow(population: Population, experts: int) -> None:
     assert isinstance(pool, StackedPool)
     template, score = pool.state(0), SketchScore(pool.home.space)
     while population.size < experts:
-        expert = learner._new_expert().id
+        expert = learner.new_expert().id
         learner.tree.add(expert)
         task = population.task(expert)
         images, labels = task.images, task.labels

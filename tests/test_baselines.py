@@ -30,7 +30,7 @@ from hge.experts.networks import AUTOENCODERS, NETS
 from hge.experts.pool import EagerPool, PoolSpec
 from hge.gating.switch_detection import LossStats
 from hge.learning.checkpoint import Checkpoints, read_checkpoint
-from hge.learning.learner import Step
+from hge.learning.online import Step
 from hge.reporting.run_report import write_report
 from pool_checks import batch_for
 
@@ -270,7 +270,9 @@ def test_tame_forgets_the_same_samples_after_a_checkpoint(tmp_path: Path) -> Non
     keys = Keys(0)
     scenario = build_scenario(config, keys, None)
     batches = [batch for _, batch in islice(scenario.stream(config.batch_size, 1, keys), 6)]
-    learner, later = (cast(Tame, build_learner(config, scenario, keys, lambda event: None)) for _ in range(2))
+    learner, later = (
+        cast(Tame, build_learner(config, scenario, keys, lambda event: None, lambda: 0)) for _ in range(2)
+    )
     for batch in batches[:4]:
         learner.learn(batch)
     checkpoints = Checkpoints(tmp_path)

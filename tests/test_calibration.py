@@ -19,6 +19,7 @@ from hge.experts.joint.calibration import GROWTH, Calibration, Effort
 from hge.experts.joint.model import Joint, fit_joint
 from hge.experts.pool import ExpertPool
 from hge.experts.replay import Expert, Remembered, Replay
+from hge.gating.promotion import Probation
 from hge.gating.switch_detection import LossStats
 from hge.learning.learner import Learner
 from hge.learning.routing import Answerer
@@ -70,14 +71,14 @@ def test_who_does_not_answer_has_no_part_in_a_mixture(model: GatedExperts) -> No
     usual = answerer.mixture(x, 10)
     assert set(usual.argmax(axis=1)) == {0, 1}
     own = answerer.route(x, "sample").expert
-    newcomers, config = learner.newcomers, learner.config
+    probations, config = learner.organisation.probations, learner.config
     try:
-        learner.newcomers = np.unique(own).tolist()
+        learner.organisation.probations = {int(expert): Probation(1) for expert in np.unique(own)}
         np.testing.assert_array_equal(answerer.mixture(x, 10), usual)
         learner.config = replace(config, newcomers_answer=False)
         assert not np.isin(answerer.mixture(x, 10).argmax(axis=1), [0, 1]).any()
     finally:
-        learner.newcomers, learner.config = newcomers, config
+        learner.organisation.probations, learner.config = probations, config
 
 
 def test_rows_that_were_never_learned_are_unknown(model: GatedExperts) -> None:

@@ -11,7 +11,7 @@ from hge.data.scenarios import Part, Source, Task
 from hge.data.transforms import AsIs
 from hge.experiments.metrics import Ledger, Switches, evaluate
 from hge.gating.tree import Routes, Tree
-from hge.learning.learner import Step
+from hge.learning.online import Step
 
 
 def ledger_of(tasks: str, created: dict[int, int], trained: dict[int, int] | None = None) -> Ledger:
@@ -98,7 +98,7 @@ def test_figures_are_means_over_tasks(routing: str, groups: list[int]) -> None:
     """Tasks of 10 and 4 rows count alike; the last partial batch is a batch."""
     answers = FixedAnswers()
     tasks = [task_with([0] * 5 + [1] * 5), task_with([0, 0, 0, 1])]
-    figures = evaluate(answers, tasks, [{0}, {1, 2}], 2, routing, batch_size=4)  # type: ignore[arg-type]
+    figures = evaluate([answers] * 2, tasks, [{0}, {1, 2}], 2, routing, batch_size=4)  # type: ignore[arg-type]
     assert answers.groups == groups
     assert figures.accuracy == pytest.approx((50 + 75) / 2)
     assert figures.gate_accuracy == pytest.approx((0 + 100) / 2)

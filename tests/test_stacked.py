@@ -23,7 +23,8 @@ from hge.experts.fast.pool import StackedPool
 from hge.experts.networks import AUTOENCODERS, NETS
 from hge.experts.pool import EagerPool, PoolSpec
 from hge.gating.switch_detection import LossStats
-from hge.learning.learner import Learner, Step
+from hge.learning.learner import Learner
+from hge.learning.online import Step
 from pool_checks import batch_for
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

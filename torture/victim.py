@@ -21,7 +21,8 @@ from hge.experiments.recipes import build_config
 from hge.experiments.runner import run
 from hge.experts.optim import repeatable
 from hge.learning.checkpoint import Checkpoints
-from hge.learning.learner import Learner, Step
+from hge.learning.learner import Learner
+from hge.learning.online import Step
 from hge.learning.state import Snapshot
 from torture.digest import answers_digest, state_digest
 

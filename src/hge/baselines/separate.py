@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, count, groupby
 from math import inf, isfinite, nan
@@ -17,9 +17,16 @@ from hge.core.types import Batch
 from hge.experts.pool import ExpertPool
 from hge.gating.switch_detection import LossStats
 from hge.gating.tree import FloatArray, Routes, Tree
-from hge.learning.learner import Step, pulling
-from hge.learning.routing import Routing, ask
+from hge.learning.online import Answers, Routing, Setting, Step
+from hge.learning.routing import ask
+from hge.learning.runs import pulling
 from hge.learning.state import Snapshot, restore_shared, shared_tensors
+
+
+def build(setting: Setting) -> Separate:
+    """Return an untrained learner."""
+    return Separate(setting.pool(), setting.emit, setting.current_task)
+
 
 NO_BOUND = LossStats(alpha=1.0, count=2, mean=1e30)
 """Statistics that no loss changes, and a bound that every number is below."""
@@ -32,9 +39,11 @@ class Separate:
     nothing about detection.
     """
 
-    def __init__(self, pool: ExpertPool, emit: Emit) -> None:
+    def __init__(self, pool: ExpertPool, emit: Emit, current_task: Callable[[], int] = lambda: 0) -> None:
         self.pool = pool
         self.emit = emit
+        self.current_task = current_task
+        """Returns the task of the batch that was drawn last from the stream."""
         self.expert_of: dict[int, int] = {}
         """task -> expert."""
         self.experts: list[int] = []
@@ -46,6 +55,10 @@ class Separate:
         self.active = 0
         self.evaluations = Counter[str]()
         self._new_expert()
+
+    def learn_all(self, batches: Iterable[Batch]) -> Iterator[Step]:
+        """Learn the batches in order, each for the task that it came from."""
+        return self.learn_told((self.current_task(), batch) for batch in batches)
 
     def learn_told(self, stream: Iterable[tuple[int, Batch]]) -> Iterator[Step]:
         """Learn (task, batch) after (task, batch), those of one task in runs that the pool can do fast."""
@@ -89,6 +102,14 @@ class Separate:
 
     def end_stream(self) -> None:
         """Nothing is left to be done."""
+
+    def answers(self) -> Answers:
+        """Return what answers test rows of the first task."""
+        return self.answers_for(0)
+
+    def answers_for(self, task: int) -> Answers:
+        """Return what answers test rows of a task."""
+        return ToldAnswers(self, task)
 
     def _new_expert(self) -> int:
         expert = len(self.experts)

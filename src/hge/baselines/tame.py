@@ -39,9 +39,14 @@ from hge.core.types import Batch
 from hge.experts.pool import ExpertPool
 from hge.experts.replay import Remembered, Replay
 from hge.gating.tree import FloatArray, Routes, Tree
-from hge.learning.learner import Step
-from hge.learning.routing import ROWS_AT_ONCE, Routing, ask
+from hge.learning.online import Answers, Routing, Setting, Step
+from hge.learning.routing import ROWS_AT_ONCE, ask
 from hge.learning.state import Snapshot, get_batch, put_batch, restore_shared, shared_tensors
+
+
+def build(setting: Setting) -> Tame:
+    """Return an untrained learner."""
+    return Tame(setting.config.tame, setting.pool(), setting.build_pool, setting.keys, setting.emit)
 
 
 @dataclass
@@ -152,6 +157,10 @@ class Tame:
             for part in torch.split(order, rows):
                 self.selector.train(0, Batch(x[part], expert[part]), step)
                 step += 1
+
+    def answers(self) -> Answers:
+        """Return what answers test rows."""
+        return TameAnswers(self)
 
     def _switch(self, batch: Batch, loss: float) -> float:
         """The active expert's smoothed loss is too high: go on with one that fits, or a new one; return its loss."""

@@ -14,7 +14,8 @@ from hge.bench.population import Population, Subject
 from hge.bench.stream import BATCH_SIZE, CLASSES
 from hge.core.types import as_float
 from hge.experts.networks import NETS
-from hge.learning.routing import Answerer, Routing
+from hge.learning.online import Routing
+from hge.learning.routing import Answerer
 
 ROWS = 1024
 """Images per call, in batches of one task each; tasks as many as there are experts, at the most."""

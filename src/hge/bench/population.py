@@ -88,7 +88,7 @@ class Population:
         learner, before, started = self.learner, self.size, time.perf_counter()
         while self.size < experts or not learner.experts[-1].batches_trained:
             if learner.experts[-1].batches_trained:
-                learner.tree.add(learner._new_expert().id)
+                learner.tree.add(learner.new_expert().id)
             newest = learner.experts[-1].id
             self.teach(newest, self.task(newest).batches(0, TAUGHT[self.subject.score]))
         if self.size > max(before, 2):  # the first ones take longer: libraries are loaded, kernels chosen
@@ -98,7 +98,7 @@ class Population:
         """Train an expert, whatever the gate would say."""
         learner = self.learner
         for batch in batches:
-            learner._train(learner.experts[expert], RecentEntry(learner.steps, batch))
+            learner.train(learner.experts[expert], RecentEntry(learner.steps, batch))
             learner.steps += 1
 
     def obstacle(self, experts: int, plan: Plan) -> LeftOut | None:

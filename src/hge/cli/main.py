@@ -27,15 +27,16 @@ from hge.core.randomness import Keys
 from hge.data.catalogue import SCENARIOS
 from hge.data.dataset_registry import DATASETS
 from hge.data.datasets import data_folder, find
-from hge.experiments.build import AnyLearner, build_scenario, check, check_resumable
+from hge.experiments.build import build_scenario, check, check_resumable
 from hge.experiments.jobs.plan import run_name
-from hge.experiments.recipes import METHODS, PAPER, RECIPES, build_config
+from hge.experiments.methods import METHODS
+from hge.experiments.recipes import PAPER, RECIPES, build_config
 from hge.experiments.run_files import is_run_of, read_finished, read_result
 from hge.experiments.runner import CHECKPOINT_EVERY, CHECKPOINTS, other_settings, run
 from hge.experiments.tree_comparison import organise
 from hge.experts.pool import resolve_device
 from hge.learning.checkpoint import has_checkpoint
-from hge.learning.learner import Step
+from hge.learning.online import OnlineLearner, Step
 from hge.reporting.results_report import write_overview
 from hge.reporting.run_report import ORGANISATIONS, trees_of, write_report, write_trees
 from hge.reporting.tree_drawing import tree_dot, tree_text
@@ -253,7 +254,7 @@ def _progress(config: RunConfig) -> Iterator[Callable[[int, int, str], None]]:
         yield lambda done, total, status: progress.update(line, completed=done, total=total, status=status)
 
 
-def _status(step: Step, learner: AnyLearner) -> str:
+def _status(step: Step, learner: OnlineLearner) -> str:
     return f"{len(learner.experts)} experts, now {step.expert}, loss {step.loss:.3f}"
 
 

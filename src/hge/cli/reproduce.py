@@ -19,14 +19,14 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from hge.cli.data import DataFolder
 from hge.data.catalogue import SCENARIOS
 from hge.data.datasets import data_folder, find
-from hge.experiments.build import RESUMABLE, check
+from hge.experiments.build import check
 from hge.experiments.jobs.eta import Forecast
 from hge.experiments.jobs.local import LocalExecutor
 from hge.experiments.jobs.plan import FIGURES, Job, build_jobs, choose, not_yet_made, read_jobs, subjects, table_numbers
 from hge.experiments.jobs.ray import RayExecutor
 from hge.experiments.jobs.scheduler import SUBFOLDER, Executor, reproduce
 from hge.experiments.jobs.worker import Outcome, Place, forget_progress, read_progress
-from hge.experiments.recipes import METHODS
+from hge.experiments.methods import METHODS
 from hge.experiments.results import read_results
 from hge.experiments.runner import CHECKPOINT_EVERY
 from hge.experts.pool import resolve_device
@@ -153,7 +153,7 @@ def _carry_out(jobs: Sequence[Job], executor: Executor, place: Place, results: P
             outcomes = reproduce(jobs, executor, results, show)
     except KeyboardInterrupt:
         console.print(f"Stopped. Finished runs are in {results / SUBFOLDER}; the same command goes on.", soft_wrap=True)
-        anew = sorted({job.config.method for job in jobs} - RESUMABLE)
+        anew = sorted({m for m in (job.config.method for job in jobs) if not METHODS[m].learns_a_stream})
         if anew:
             console.print(f"Cut-off runs of {', '.join(anew)} have no checkpoints and begin anew.")
         raise

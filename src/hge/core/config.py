@@ -14,7 +14,7 @@ import numpy as np
 Config = TypeVar("Config")
 LARGEST = 1e12
 """No setting is larger than this."""
-Method = Literal["ge", "ge-no-review", "hge", "organise", "tame", "separate"]
+ScoreName = Literal["sketch", "class-sketch", "autoencoder"]
 Precision = Literal["fp32", "tf32", "bf16"]
 OnBadBatch = Literal["raise", "skip"]
 
@@ -101,7 +101,7 @@ class OptimiserConfig:
 class ScoreConfig:
     """How suitable an expert is for an input: which score, and its settings."""
 
-    name: Literal["sketch", "class-sketch", "autoencoder"] = "sketch"
+    name: ScoreName = "sketch"
     components: int = 0
     """sketches: directions of the space that all experts share. 0: half as many as there are inputs, 64 at most."""
     kl_weight: float | Literal["elbo"] = 1.0
@@ -149,7 +149,8 @@ class RunConfig:
     """One run of one learner on one scenario: everything that decides its outcome."""
 
     scenario: str
-    method: Method = "ge"
+    method: str = "ge"
+    """One of `experiments.methods.METHODS`."""
     recipe: Literal["default", "paper", "best"] = "default"
     tasks: int = 5
     epochs: int = 40

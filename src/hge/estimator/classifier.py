@@ -37,7 +37,8 @@ from hge.estimator.validation import (
 from hge.experts.networks import Shape
 from hge.gating.tree import FloatArray, IntArray, Tree
 from hge.learning.checkpoint import CheckpointError
-from hge.learning.routing import Answerer, Routing
+from hge.learning.online import Routing
+from hge.learning.routing import Answerer
 from hge.learning.state import Snapshot, restore
 
 Rows = Any

@@ -8,7 +8,7 @@ from sklearn.base import BaseEstimator
 
 from hge.core.config import OnBadBatch, Precision
 from hge.experts.networks import AutoencoderFactory, NetFactory
-from hge.learning.routing import Routing
+from hge.learning.online import Routing
 
 
 class Parameters(BaseEstimator):  # type: ignore[misc]

@@ -51,6 +51,11 @@ class Feed:
         self._stream, self._shape, self._classes, self._policy = stream, shape, classes, on_bad_batch
         self._pending: list[BatchSkipped] = []
 
+    @property
+    def current_task(self) -> int:
+        """The task of the batch that was taken last."""
+        return self.origins[-1].task
+
     def __iter__(self) -> Iterator[Batch]:
         return self
 

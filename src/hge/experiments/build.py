@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import torch
 
-from hge.baselines.separate import Separate, ToldAnswers
-from hge.baselines.tame import Tame, TameAnswers
 from hge.core.config import RunConfig
 from hge.core.events import Emit
 from hge.core.randomness import Keys
 from hge.data.catalogue import SCENARIOS, Request
 from hge.data.datasets import data_folder
 from hge.data.scenarios import Scenario, mix, revisit
-from hge.experiments.metrics import Answers
+from hge.experiments.methods import METHODS
 from hge.experts.fast.pool import StackedPool
 from hge.experts.networks import AUTOENCODERS, NETS
 from hge.experts.pool import EagerPool, ExpertPool, PoolSpec, resolve_device
-from hge.learning.learner import Learner
-from hge.learning.routing import Answerer
-
-AnyLearner = Learner | Tame | Separate
-TRACKED = frozenset({"ge", "ge-no-review", "hge"})
-"""Methods that can answer in the middle of a stream."""
-RESUMABLE = TRACKED | {"separate", "tame"}
-"""Methods that can be stopped and resumed at any batch."""
+from hge.learning.online import Answers, GivenTasks, OnlineLearner, Setting
 
 
 def check(config: RunConfig) -> None:
@@ -34,8 +27,11 @@ def check(config: RunConfig) -> None:
     resolve_device(config.device)
     if config.precision != "fp32" and torch.device(config.device).type == "cpu":
         raise ValueError(f"precision: got {config.precision!r}, expected fp32: a CPU computes no other")
-    if config.track and config.method not in TRACKED:
-        raise ValueError(f"track: got method {config.method}, expected one of {', '.join(sorted(TRACKED))}")
+    if config.method not in METHODS:
+        raise ValueError(f"method: got {config.method!r}, expected one of {', '.join(METHODS)}")
+    if config.track and not METHODS[config.method].answers_any_time:
+        able = sorted(name for name, method in METHODS.items() if method.answers_any_time)
+        raise ValueError(f"track: got method {config.method}, expected one of {', '.join(able)}")
     info = SCENARIOS[config.scenario]
     if config.mix and config.mix not in SCENARIOS:
         raise ValueError(f"mix: got {config.mix!r}, expected one of {', '.join(SCENARIOS)}")
@@ -48,8 +44,9 @@ def check(config: RunConfig) -> None:
 
 def check_resumable(method: str) -> None:
     """Reject a method that cannot go on from a checkpoint."""
-    if method not in RESUMABLE:
-        raise ValueError(f"resume: got method {method}, expected one of {', '.join(sorted(RESUMABLE))}")
+    if not METHODS[method].learns_a_stream:
+        able = sorted(name for name, other in METHODS.items() if other.learns_a_stream)
+        raise ValueError(f"resume: got method {method}, expected one of {', '.join(able)}")
 
 
 def build_scenario(config: RunConfig, keys: Keys, data: Path | None) -> Scenario:
@@ -64,21 +61,32 @@ def build_scenario(config: RunConfig, keys: Keys, data: Path | None) -> Scenario
     return replace(scenario, blend=config.blend)
 
 
-def build_learner(config: RunConfig, scenario: Scenario, keys: Keys, emit: Emit) -> AnyLearner:
-    """Return what the method learns with, untrained."""
-    pool = build_pool(config, scenario, keys)
-    if config.method == "separate":
-        return Separate(pool, emit)
-    if config.method == "tame":
-        return Tame(config.tame, pool, lambda n: build_pool(config, replace(scenario, classes=n), keys), keys, emit)
-    return Learner(config.learner, pool, keys, emit)
+def build_learner(
+    config: RunConfig, scenario: Scenario, keys: Keys, emit: Emit, current_task: Callable[[], int]
+) -> OnlineLearner:
+    """Return what the method learns with, untrained; only a method that is given tasks can ask for the current one."""
+    method = METHODS[config.method]
+    setting = Setting(
+        config,
+        keys,
+        emit,
+        scenario.classes,
+        lambda outputs: build_pool(config, replace(scenario, classes=outputs), keys),
+        current_task if method.given_tasks else no_task,
+    )
+    return method.build(setting)
 
 
-def build_answers(learner: AnyLearner, tasks: int) -> Answers | list[Answers]:
-    """Return who answers at test time; for Separate, one per task."""
-    if isinstance(learner, Separate):
-        return [ToldAnswers(learner, task) for task in range(tasks)]
-    return TameAnswers(learner) if isinstance(learner, Tame) else Answerer(learner)
+def build_answers(config: RunConfig, learner: OnlineLearner, tasks: int) -> list[Answers]:
+    """Return what answers test rows of each task: one and the same, unless the method is given tasks."""
+    if METHODS[config.method].given_tasks:
+        return [cast(GivenTasks, learner).answers_for(task) for task in range(tasks)]
+    return [learner.answers()] * tasks
+
+
+def no_task() -> int:
+    """Stand where a task would be given."""
+    raise AssertionError("a method that is not given tasks has asked for one")
 
 
 def build_pool(config: RunConfig, scenario: Scenario, keys: Keys) -> ExpertPool:

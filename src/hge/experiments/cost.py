@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import Tensor
 
-from hge.experiments.metrics import Answers, Figures
+from hge.experiments.metrics import Figures
 from hge.experts.pool import Costs
-from hge.learning.routing import Routing
+from hge.learning.online import Answers, Routing
 
 ROWS, REPEATS = 1024, 3
 """Rows of a timed call, at the most, and timed calls."""

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,9 @@ import torch
 
 from hge.core.events import Event, ExpertCreated, ExpertPromoted
 from hge.data.scenarios import Task
-from hge.gating.tree import FloatArray, IntArray, Routes, Tree
-from hge.learning.learner import Step
-from hge.learning.routing import ROWS_AT_ONCE, Routing
+from hge.gating.tree import FloatArray, IntArray
+from hge.learning.online import Answers, Routing, Step
+from hge.learning.routing import ROWS_AT_ONCE
 
 BELONGS = 0.1
 """An expert belongs to a task if it was trained on at least this share of the task's batches (Section 5.3)."""
@@ -134,37 +134,8 @@ class Figures:
     """Accuracy of each task."""
 
 
-class Organised(Protocol):
-    """What the figures need to know of a learner."""
-
-    @property
-    def experts(self) -> Sequence[object]:
-        """All its experts."""
-
-    @property
-    def tree(self) -> Tree:
-        """Where they stand."""
-
-
-class Answers(Protocol):
-    """A trained system that can be tested: `answer.Answerer`, or a baseline's."""
-
-    @property
-    def learner(self) -> Organised:
-        """Who was trained."""
-
-    def route(self, x: torch.Tensor, routing: Routing) -> Routes:
-        """Choose an expert per row, or one for all rows."""
-
-    def probabilities(self, x: torch.Tensor, routes: Routes, outputs: int) -> FloatArray:
-        """Return [rows, outputs]: what the chosen experts say."""
-
-    def gate_multiply_adds(self, asked: float, rows: int) -> float:
-        """Count what the gate takes per row, when so many experts are asked about groups of so many rows."""
-
-
 def evaluate(
-    answerer: Answers | Sequence[Answers],
+    answers: Sequence[Answers],
     tasks: Sequence[Task],
     owners: Sequence[set[int]],
     classes: int,
@@ -173,18 +144,17 @@ def evaluate(
 ) -> Figures:
     """Test every task: rows routed one by one, or same-task batches routed as one (the last partial one included).
 
-    Who is told the task (Separate) comes as one answerer per task.
+    There is one answerer per task, for methods that are given tasks; of the others it is the same for all.
     """
-    answerers = answerer if isinstance(answerer, Sequence) else [answerer] * len(tasks)
     rows: list[tuple[float, float, float, FloatArray, FloatArray]] = []
-    for answerer, task, own in zip(answerers, tasks, owners, strict=True):
+    for answerer, task, own in zip(answers, tasks, owners, strict=True):
         experts = len(answerer.learner.experts)
         batches = list(task.test.batches(ROWS_AT_ONCE if routing == "sample" else batch_size))
         routes = [answerer.route(batch.x, routing) for batch in batches]
-        answers = [answerer.probabilities(b.x, r, classes).argmax(axis=1) for b, r in zip(batches, routes, strict=True)]
+        said = [answerer.probabilities(b.x, r, classes).argmax(axis=1) for b, r in zip(batches, routes, strict=True)]
         chosen: IntArray = np.concatenate([r.expert for r in routes])
         labels = torch.cat([batch.y for batch in batches]).cpu().numpy()
-        right: npt.NDArray[Any] = np.concatenate(answers) == labels
+        right: npt.NDArray[Any] = np.concatenate(said) == labels
         rows.append(
             (
                 100 * float(right.mean()),

@@ -11,8 +11,8 @@ import numpy as np
 
 from hge.core.types import Batch
 from hge.data.scenarios import Task
-from hge.experiments.metrics import Answers, evaluate
-from hge.learning.routing import Routing
+from hge.experiments.metrics import evaluate
+from hge.learning.online import Answers, Routing
 
 POINTS = 200
 """Batches that are answered before they are learned, at the most."""
@@ -53,12 +53,12 @@ class Tracker:
         right = answerer.probabilities(batch.x, routes, classes).argmax(axis=1) == batch.y.cpu().numpy()
         self.prequential.append((step, round(100 * float(right.mean()), 2)))
 
-    def test(self, step: int, answerer: Answers, tasks: Sequence[Task], classes: int) -> None:
+    def test(self, step: int, answers: Sequence[Answers], tasks: Sequence[Task], classes: int) -> None:
         """After a visit: test all tasks, those that are yet to come too."""
         over = bisect_right(self.ends, step)
         if len(self.after_visits) < over:
             nobody: list[set[int]] = [set() for _ in tasks]
-            figures = evaluate(answerer, tasks, nobody, classes, self.routing, self.batch_size)
+            figures = evaluate(answers, tasks, nobody, classes, self.routing, self.batch_size)
             # More than one visit may be over where the batches of one were bad.
             row = [round(accuracy, 2) for accuracy in figures.by_task]
             self.after_visits += [row] * (over - len(self.after_visits))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, cast, get_args
+from typing import Any
 
-from hge.core.config import LearnerConfig, Method, OptimiserConfig, RunConfig, ScoreConfig
+from hge.core.config import LearnerConfig, OptimiserConfig, RunConfig, ScoreConfig
 from hge.data.catalogue import SCENARIOS
+from hge.experiments.methods import METHODS
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,6 @@ TOLD = (
     *("device", "pool", "precision", "idle_on_host", "routing", "track"),
 )
 """Settings that are no recipe's business: how much of what is run, and where."""
-METHODS: tuple[str, ...] = get_args(Method)
 
 
 def build_config(scenario: str, method: str = "ge", recipe: str = "default", *, epochs_scale: float = 1.0) -> RunConfig:
@@ -62,16 +62,8 @@ def build_config(scenario: str, method: str = "ge", recipe: str = "default", *, 
         raise ValueError(f"recipe: got {recipe!r}, expected one of {', '.join(RECIPES)}")
     if not 0 < epochs_scale <= 1e6:
         raise ValueError(f"epochs_scale: got {epochs_scale}, expected a number above 0, at most 1e6")
-    config = RECIPES[recipe](scenario)
-    learner = replace(config.learner, review=method != "ge-no-review")
-    if method == "hge" and recipe == "paper":
-        learner = replace(learner, organisation="lca", promotion_rate=PAPER[scenario].promotion_rate)
-    elif method == "hge":
-        learner = replace(learner, organisation="tree")
-    if method in ("tame", "separate"):
-        config = replace(config, score=ScoreConfig())  # nobody asks for it: the cheap one
-    epochs = max(1, round(config.epochs * epochs_scale))
-    return replace(config, method=cast(Method, method), learner=learner, epochs=epochs)
+    config = METHODS[method].configure(RECIPES[recipe](scenario), PAPER[scenario].promotion_rate)
+    return replace(config, method=method, epochs=max(1, round(config.epochs * epochs_scale)))
 
 
 def changes(config: RunConfig) -> dict[str, Any]:

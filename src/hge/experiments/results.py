@@ -12,8 +12,9 @@ from typing import Any, Literal
 import numpy as np
 
 from hge.data.catalogue import SCENARIOS
+from hge.experiments.methods import METHODS
 from hge.experiments.paper_tables import NOTES, ROUTE_SINGLE_SAMPLES, TITLES, Cell, paper_table
-from hge.experiments.recipes import METHODS, PAPER, RECIPES, build_config
+from hge.experiments.recipes import PAPER, RECIPES, build_config
 
 Verdict = Literal["reproduced", "better", "worse", "differs", "not comparable", "not run", "quoted"]
 

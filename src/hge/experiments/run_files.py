@@ -20,7 +20,7 @@ import torch
 
 from hge.core.config import RunConfig
 from hge.core.events import Event
-from hge.learning.learner import Step
+from hge.learning.online import Step
 
 EVENTS, TRACE = "events.jsonl", "trace.csv"
 TRACE_COLUMNS = ("step", "task", "expert", "loss", "bound", "set_aside", "queried")

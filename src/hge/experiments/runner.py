@@ -14,14 +14,13 @@ from typing import Any
 
 import torch
 
-from hge.baselines.separate import Separate
 from hge.core.config import RunConfig
 from hge.core.events import Event
 from hge.core.randomness import Keys
 from hge.core.types import Batch
 from hge.data.scenarios import Scenario
 from hge.experiments.batch_feed import Feed
-from hge.experiments.build import AnyLearner, build_answers, build_learner, build_scenario, check, check_resumable
+from hge.experiments.build import build_answers, build_learner, build_scenario, check, check_resumable
 from hge.experiments.cost import ROWS, costs
 from hge.experiments.metrics import Ledger, evaluate
 from hge.experiments.prequential import Tracker
@@ -29,9 +28,8 @@ from hge.experiments.recipes import changes
 from hge.experiments.run_files import RunRecorder, commit, environment, read_finished
 from hge.experts.optim import repeatable
 from hge.learning.checkpoint import Checkpoints, forget_checkpoints, has_checkpoint, read_checkpoint
-from hge.learning.learner import Learner, Step
-from hge.learning.routing import Answerer, Routing
-from hge.learning.state import reading, restore, take
+from hge.learning.online import OnlineLearner, Routing, Step
+from hge.learning.state import reading
 
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_EVERY = 2_000
@@ -51,7 +49,7 @@ TOLD = (
     "seed",
 )
 """Settings that a result's protocol tells as they are."""
-OnStep = Callable[[Step, int, AnyLearner], None]
+OnStep = Callable[[Step, int, OnlineLearner], None]
 """Called after each batch with its step, the stream's length and the learner, for a progress line."""
 
 
@@ -100,6 +98,9 @@ def other_settings(folder: Path) -> ValueError:
 class Journey:
     """A learner on its way through a stream."""
 
+    feed: Feed
+    """The stream's batches, once learning has begun."""
+
     def __init__(self, config: RunConfig, folder: Path, data: Path | None, checkpoint_every: int) -> None:
         self.config = config
         self.folder = folder
@@ -107,7 +108,7 @@ class Journey:
         self.scenario = build_scenario(config, keys, data)
         self.total = self.scenario.batches(config.batch_size, config.epochs)
         self.events: list[Event] = []
-        self.learner = build_learner(config, self.scenario, keys, self.events.append)
+        self.learner = build_learner(config, self.scenario, keys, self.events.append, lambda: self.feed.current_task)
         self.ledger = Ledger()
         self.tracker = _build_tracker(config, self.scenario) if config.track else None
         self.checkpoints = Checkpoints(folder / CHECKPOINTS)
@@ -131,10 +132,7 @@ class Journey:
         if "config" not in facts or RunConfig.from_json(facts["config"]) != config:
             raise other_settings(self.folder)
         with reading(str(self.checkpoints.folder)):
-            if isinstance(learner, Learner):
-                restore(learner, snapshot)
-            else:
-                learner.restore(snapshot)
+            learner.restore(snapshot)
             self.skipped, self.files = facts["skipped"], facts["files"]
             self.seconds, self.rows = facts["seconds"], facts["rows"]
             self.commits = [*(c for c in facts["commits"] if c != self.commits[-1]), self.commits[-1]]
@@ -156,7 +154,8 @@ class Journey:
 
     def learn(self, recorder: RunRecorder, on_step: OnStep) -> None:
         """Learn the stream to its end."""
-        learner, ledger, feed = self.learner, self.ledger, self._feed()
+        feed = self.feed = self._feed()
+        learner, ledger = self.learner, self.ledger
         started = time.perf_counter() - self.seconds
         with interrupt_between_batches(feed):
             while not (ledger.runaway or feed.ended or feed.position >= self.total):
@@ -193,26 +192,25 @@ class Journey:
         """Learn up to the next rest: the next checkpoint, or the next question of the tracker."""
         learner, every = self.learner, self.checkpoint_every
         length = every - learner.steps % every if every else self.total
-        if isinstance(learner, Separate):  # the one that is told
-            return learner.learn_told((feed.origins[-1].task, batch) for batch in islice(feed, length))
-        if self.tracker is None or not isinstance(learner, Learner):
+        if self.tracker is None:
             return learner.learn_all(islice(feed, length))
         length = min(length, self.tracker.until_stop(feed.position))
-        return learner.learn_all(self._ask_first(self.tracker, learner, feed, length))
+        return learner.learn_all(self._ask_first(self.tracker, feed, length))
 
-    def _ask_first(self, tracker: Tracker, learner: Learner, feed: Feed, length: int) -> Iterator[Batch]:
+    def _ask_first(self, tracker: Tracker, feed: Feed, length: int) -> Iterator[Batch]:
         """Return so many batches; the first one, if it is due, has been answered before it is learned."""
         due = tracker.wants(feed.position)
         first = list(islice(feed, 1))
         if first and due:
-            tracker.answer(learner.steps, first[0], Answerer(learner), self.scenario.classes)
+            tracker.answer(self.learner.steps, first[0], self.learner.answers(), self.scenario.classes)
         return chain(first, islice(feed, length - 1))
 
     def _rest(self, feed: Feed, recorder: RunRecorder) -> None:
         """Between two stretches nothing is under way: time for questions, and for a checkpoint."""
         learner = self.learner
-        if self.tracker and isinstance(learner, Learner):
-            self.tracker.test(feed.position, Answerer(learner), self.scenario.tasks, self.scenario.classes)
+        if self.tracker:
+            answers = build_answers(self.config, learner, len(self.scenario.tasks))
+            self.tracker.test(feed.position, answers, self.scenario.tasks, self.scenario.classes)
         if not self.checkpoint_every:
             return
         ends = feed.position >= self.total or feed.error or feed.interrupt  # the tests take their time, too
@@ -232,8 +230,7 @@ class Journey:
             "tracked": self.tracker.as_json() if self.tracker else None,
         }
         try:
-            learner = self.learner
-            self.checkpoints.write(take(learner) if isinstance(learner, Learner) else learner.take(), facts)
+            self.checkpoints.write(self.learner.take(), facts)
         except OSError as error:
             trouble = f"checkpoint at batch {feed.position}: {error.strerror}"
             warnings.warn(f"{trouble}; the run goes on, the checkpoint before it is kept", stacklevel=5)
@@ -277,18 +274,17 @@ def _build_tracker(config: RunConfig, scenario: Scenario) -> Tracker:
     return Tracker(ends[-1], ends, config.routing, config.test_batch_size)
 
 
-def _figures(config: RunConfig, scenario: Scenario, learner: AnyLearner, ledger: Ledger) -> dict[str, Any]:
+def _figures(config: RunConfig, scenario: Scenario, learner: OnlineLearner, ledger: Ledger) -> dict[str, Any]:
     switches, owners = ledger.switches(), ledger.owners(len(scenario.tasks))
-    answerer = build_answers(learner, len(scenario.tasks))
+    answers = build_answers(config, learner, len(scenario.tasks))
     routings: tuple[Routing, ...] = ("sample", "batch")
     figures = {
-        routing: evaluate(answerer, scenario.tasks, owners, scenario.classes, routing, config.test_batch_size)
+        routing: evaluate(answers, scenario.tasks, owners, scenario.classes, routing, config.test_batch_size)
         for routing in routings
     }
-    first = answerer[0] if isinstance(answerer, list) else answerer
     x = scenario.tasks[0].test.batch(torch.arange(min(len(scenario.tasks[0].test), ROWS))).x
     return {
-        "cost": costs(first, learner.pool.costs(), figures, x, scenario.classes, config.test_batch_size),
+        "cost": costs(answers[0], learner.pool.costs(), figures, x, scenario.classes, config.test_batch_size),
         **{f"accuracy_{r}": round(f.accuracy, 3) for r, f in figures.items()},
         **{f"gate_accuracy_{r}": round(f.gate_accuracy, 3) for r, f in figures.items()},
         "experts": len(learner.experts),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from hge.core.config import LearnerConfig
 from hge.core.types import Batch
 from hge.gating.switch_detection import LossStats
 
@@ -51,6 +52,12 @@ class Expert:
     replay: Replay
     undone: int = 0
     """Batches whose training a rollback has undone, and rollbacks."""
+
+    @classmethod
+    def of(cls, config: LearnerConfig, number: int) -> Expert:
+        """Return an expert that has learned nothing."""
+        losses = LossStats(config.alpha, config.signed_deviation)
+        return cls(number, losses, Replay(config.replay_capacity))
 
     @property
     def batches_trained(self) -> int:

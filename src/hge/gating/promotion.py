@@ -6,12 +6,13 @@ GE is HGE with a flat policy.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from hge.core.config import LearnerConfig
 from hge.core.events import Emit, ExpertPromoted
 from hge.gating.shortlist import Shortlist
 from hge.gating.tree import ROOT, Routes, ScoreExperts, Tree
@@ -85,9 +86,29 @@ class Organisation:
     """Whom to ask, if not everybody."""
     tree: Tree = field(default_factory=Tree)
     probations: dict[int, Probation] = field(default_factory=dict)
+    """Newcomers, in the order of their creation."""
 
     def __post_init__(self) -> None:
         self.tree.add(0)
+
+    @classmethod
+    def of(cls, config: LearnerConfig, replays: Replays, emit: Emit, shortlist: Shortlist | None) -> Organisation:
+        """Return the organisation that the settings ask for, of one expert."""
+        flat = config.organisation != "lca"
+        return cls(
+            replays,
+            emit,
+            config.promotion_window,
+            config.promotion_rate,
+            path_coverage=None if flat else config.path_coverage,
+            by_replay=flat and config.promote_by_replay,
+            shortlist=shortlist,
+        )
+
+    @property
+    def newcomers(self) -> list[int]:
+        """The experts on probation."""
+        return list(self.probations)
 
     def route(self, score: ScoreExperts, sketch: ScoreExperts, groups: int, *, rows_per_group: int) -> Routes:
         """HGE_forward, whatever the groups; or the best of those whose sketches are the best."""
@@ -103,7 +124,7 @@ class Organisation:
         place = {node.expert: number for number, node in enumerate(self.tree.nodes)}
         return Routes(best, np.array([place[int(expert)] for expert in best]), scores)
 
-    def created(self, step: int, expert: int) -> None:
+    def created(self, expert: int) -> None:
         """Begin a probation."""
         self.probations[expert] = Probation(self.window)
 
@@ -120,6 +141,21 @@ class Organisation:
             node = promote_lca(self.tree, newcomer, probation.paths, self.path_coverage, self._steals)
         self.emit(ExpertPromoted(step, newcomer, probation.rate, self.tree.nodes[node].parent))
         return True
+
+    def state(self) -> dict[str, Any]:
+        """Return the tree and the probations as JSON values."""
+        probations = {
+            str(expert): {"lower": list(p.lower), "paths": [[list(path), count] for path, count in p.paths.items()]}
+            for expert, p in self.probations.items()
+        }
+        return {"tree": self.tree.as_json(), "probations": probations}
+
+    def load_state(self, facts: Mapping[str, Any]) -> None:
+        """Become what `state` returned."""
+        self.tree = Tree.from_json(facts["tree"])
+        for expert, fact in facts["probations"].items():
+            paths = Counter({tuple(path): count for path, count in fact["paths"]})
+            self.probations[int(expert)] = Probation(self.window, deque(fact["lower"]), paths)
 
     def _pays(self, newcomer: int) -> bool:
         """Would most of its replay be sent to it, and less of the others' than it gains? Asked ever more rarely."""

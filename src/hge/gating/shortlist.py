@@ -6,6 +6,7 @@ the best few only. How many is what the replay says: as few as keep nearly all r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Protocol
@@ -24,6 +25,9 @@ MOST_BATCHES = 256
 """Remembered batches that are looked at for it."""
 ENOUGH = 5
 """Of so many batches of an expert, one may be left out."""
+
+
+STATE = ("batch", "row", "batch_rows", "experts_at_fit", "trained_at_fit")
 
 
 class Remembered(Protocol):
@@ -87,6 +91,11 @@ class Shortlist:
         # Less one, and one more: the last of them may bring an outlier's training with it.
         return max(0, int(GROWTH * self.trained_at_fit) - trained - 2)
 
+    def after_batch(self, step: int, experts: int, trained: int) -> None:
+        """Set the lengths anew if they are due."""
+        if self.due(experts, trained):
+            self.fit(step, experts, trained)
+
     def fit(self, step: int, experts: int, trained: int) -> None:
         """Set the lengths by what the experts remember."""
         batches, rows = [], []
@@ -102,6 +111,15 @@ class Shortlist:
         self.batch, self.row = (shortest(np.concatenate(ranks)) if ranks else 0 for ranks in (batches, rows))
         self.experts_at_fit, self.trained_at_fit = experts, trained
         self.emit(ShortlistSet(step, experts, self.batch, self.row))
+
+    def state(self) -> dict[str, int]:
+        """Return what must be kept."""
+        return {name: getattr(self, name) for name in STATE}
+
+    def load_state(self, facts: Mapping[str, int]) -> None:
+        """Become what `state` returned."""
+        for name in STATE:
+            setattr(self, name, facts[name])
 
     def _ranks(self, experts: int, owner: int, place: int) -> tuple[int, IntArray]:
         """Return the owner's rank for a remembered batch as a whole, and for its rows."""

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from hge.learning.state import Snapshot
 
-SCHEMA = 3
-"""3: sketches instead of subspaces (CHANGELOG.md)."""
+SCHEMA = 4
+"""3: sketches instead of subspaces; 4: every part's state by itself (CHANGELOG.md)."""
 KEEP = 2
 """Checkpoints that are kept."""
 

@@ -21,6 +21,11 @@ class ScoredReplays:
     experts: Sequence[Expert]
     evaluations: Counter[str] = field(default_factory=Counter)
 
+    @property
+    def batches_trained(self) -> int:
+        """Batches on which experts were trained, all together."""
+        return sum(expert.batches_trained for expert in self.experts)
+
     def size(self, owner: int) -> int:
         """Return the number of batches in the owner's replay."""
         return len(self.experts[owner].replay.kept)

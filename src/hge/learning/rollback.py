@@ -8,14 +8,17 @@ at a moment when its loss is a number. There is one copy: an expert is looked at
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from math import isfinite
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hge.core.events import Emit, ExpertRolledBack
 from hge.core.types import Batch
+from hge.experts.optim import check_state
 from hge.experts.pool import ExpertPool
 from hge.experts.replay import Expert
 from hge.gating.switch_detection import LossStats
@@ -82,6 +85,19 @@ class Guard:
             return KEEP_EVERY
         due = self.kept.trained + min(max(self.kept.trained, 1), KEEP_EVERY)
         return max(0, due - expert.batches_trained)
+
+    def state(self) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
+        """Return what must be kept: facts as JSON values, and tensors."""
+        if self.expert is None:
+            return None, {}
+        facts = {"expert": self.expert.id, "losses": asdict(self.kept.losses), "trained": self.kept.trained}
+        return facts, {name: tensor.cpu().contiguous() for name, tensor in self.kept.tensors.items()}
+
+    def load_state(self, expert: Expert, facts: Mapping[str, Any], tensors: dict[str, Tensor]) -> None:
+        """Guard an expert as `state` said; raise a ValueError if the tensors are not such an expert's."""
+        check_state(tensors, self.pool.state(expert.id))
+        self.expert = expert
+        self.kept = Kept(tensors, LossStats(**facts["losses"]), facts["trained"])
 
     def _keep(self, expert: Expert, now: int) -> bool:
         """Copy the expert; or roll it back, where its loss does not show that sums or statistics are no numbers."""

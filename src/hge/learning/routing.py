@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +14,12 @@ from hge.experts.joint.calibration import Calibration
 from hge.experts.pool import ExpertPool, scorer, sketcher
 from hge.experts.scores import UNSUITABLE, Cost
 from hge.gating.tree import FloatArray, IntArray, Routes
-from hge.learning.learner import Learner
 from hge.learning.novelty import surprise, unknown
+from hge.learning.online import Routing
 from hge.learning.window_routing import follow
 
-Routing = Literal["sample", "batch", "window"]
+if TYPE_CHECKING:
+    from hge.learning.learner import Learner
 
 ROWS_AT_ONCE = 1024
 """Rows that are scored in one go; bounds the memory that a large X needs."""

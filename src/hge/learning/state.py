@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from hge.core.types import Batch
-from hge.experts.joint.model import Joint, Reader
-from hge.experts.optim import check_state
 from hge.experts.pool import ExpertPool
 from hge.experts.replay import Remembered
-from hge.gating.promotion import Probation
 from hge.gating.switch_detection import LossStats, RecentEntry
-from hge.gating.tree import Tree
-from hge.learning.learner import Learner
-from hge.learning.rollback import Guard, Kept
 
-SHORTLIST = ("batch", "row", "batch_rows", "experts_at_fit", "trained_at_fit")
-ARRAYS = ("mean", "scale", "weights", "bias")
-READER = ("classes", "parts", "centre", "spread", "feature_mean", "feature_basis")
+if TYPE_CHECKING:
+    from hge.learning.learner import Learner
 
 
 @dataclass(frozen=True)
@@ -42,11 +33,9 @@ class Snapshot:
 
 def take(learner: Learner) -> Snapshot:
     """Copy a learner's state. It must not be in the middle of `learn_all`."""
-    tensors: dict[str, Tensor] = {}
-    facts = {
+    facts: dict[str, Any] = {
         "steps": learner.steps,
         "last_used": learner.last_used,
-        "newcomers": list(learner.newcomers),
         "evaluations": dict(learner.evaluations),
         "experts": [
             {
@@ -62,16 +51,17 @@ def take(learner: Learner) -> Snapshot:
             "previous_expert": learner.recent.previous_expert,
             "entries": [[entry.step, entry.expert, entry.refused_by] for entry in learner.recent],
         },
-        "guard": _guard(learner.guard, tensors),
-        "organisation": _organisation(learner),
-        "calibration": _calibration(learner, tensors),
+        "organisation": learner.organisation.state(),
+        "shortlist": None if learner.shortlist is None else learner.shortlist.state(),
     }
-    tensors |= shared_tensors(learner.pool)
+    facts["guard"], good = learner.guard.state()
+    facts["calibration"], joint = (None, {}) if learner.calibration is None else learner.calibration.state()
+    tensors = named("kept", good) | named("joint", joint) | named("shared", learner.pool.shared_state())
     for place, entry in enumerate(learner.recent):
         put_batch(tensors, f"recent.{place}", entry.batch)
     experts = []
     for expert in learner.experts:
-        own = {f"pool.{name}": tensor for name, tensor in learner.pool.state(expert.id).items()}
+        own = named("pool", learner.pool.state(expert.id))
         for place, kept in enumerate(expert.replay.kept):
             put_batch(own, f"replay.{place}", kept.batch)
         experts.append(own)
@@ -98,35 +88,48 @@ def _restore(learner: Learner, snapshot: Snapshot) -> None:
     facts, device = snapshot.facts, learner.pool.device
     restore_shared(learner.pool, snapshot)
     while len(learner.experts) < len(facts["experts"]):
-        learner._new_expert()
+        learner.new_expert()
     for expert, own, fact in zip(learner.experts, snapshot.experts, facts["experts"], strict=True):
-        state = {name.removeprefix("pool."): t for name, t in own.items() if name.startswith("pool.")}
-        learner.pool.load_state(expert.id, state)
+        learner.pool.load_state(expert.id, part("pool", own))
         expert.losses, expert.undone = LossStats(**fact["losses"]), fact["undone"]
         expert.replay.seen = fact["seen"]
         batches = [get_batch(own, f"replay.{place}", device) for place in range(len(fact["remembered"]))]
         expert.replay.kept = [Remembered(s, b) for s, b in zip(fact["remembered"], batches, strict=True)]
     learner.steps, learner.last_used = facts["steps"], facts["last_used"]
-    learner.newcomers = list(facts["newcomers"])
     learner.evaluations.clear()
     learner.evaluations.update(facts["evaluations"])  # in place: the replays count there, too
     learner.recent.previous_expert = facts["recent"]["previous_expert"]
     for place, (step, *fate) in enumerate(facts["recent"]["entries"]):
         learner.recent.append(RecentEntry(step, get_batch(snapshot.tensors, f"recent.{place}", device), *fate))
-    _restore_guard(learner, facts["guard"], snapshot.tensors)
-    _restore_organisation(learner, facts["organisation"])
-    _restore_calibration(learner, facts["calibration"], snapshot.tensors)
+    learner.organisation.load_state(facts["organisation"])
+    if learner.shortlist is not None:
+        learner.shortlist.load_state(facts["shortlist"])
+    if facts["guard"] is not None:
+        expert = learner.experts[facts["guard"]["expert"]]
+        learner.guard.load_state(expert, facts["guard"], part("kept", snapshot.tensors))
+    if learner.calibration is not None and facts["calibration"] is not None:
+        learner.calibration.load_state(facts["calibration"], part("joint", snapshot.tensors))
 
 
 def shared_tensors(pool: ExpertPool) -> dict[str, Tensor]:
     """Return what a pool's experts share, by name."""
-    return {f"shared.{name}": tensor for name, tensor in pool.shared_state().items()}
+    return named("shared", pool.shared_state())
 
 
 def restore_shared(pool: ExpertPool, snapshot: Snapshot) -> None:
     """Let a pool's experts share what they shared."""
-    shared = {n.removeprefix("shared."): t for n, t in snapshot.tensors.items() if n.startswith("shared.")}
-    pool.load_shared_state(shared)
+    pool.load_shared_state(part("shared", snapshot.tensors))
+
+
+def named(owner: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return tensors under names that say whose they are."""
+    return {f"{owner}.{name}": tensor for name, tensor in tensors.items()}
+
+
+def part(owner: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the owner's tensors, under their own names."""
+    start = f"{owner}."
+    return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
 
 
 def put_batch(tensors: dict[str, Tensor], name: str, batch: Batch) -> None:
@@ -137,73 +140,3 @@ def put_batch(tensors: dict[str, Tensor], name: str, batch: Batch) -> None:
 def get_batch(tensors: Mapping[str, Tensor], name: str, device: torch.device) -> Batch:
     """Return a batch that `put_batch` added."""
     return Batch(tensors[f"{name}.x"], tensors[f"{name}.y"]).to(device)
-
-
-def _guard(guard: Guard, tensors: dict[str, Tensor]) -> dict[str, Any] | None:
-    if guard.expert is None:
-        return None
-    kept = guard.kept
-    tensors |= {f"kept.{name}": tensor.cpu().contiguous() for name, tensor in kept.tensors.items()}
-    return {"expert": guard.expert.id, "losses": asdict(kept.losses), "trained": kept.trained}
-
-
-def _restore_guard(learner: Learner, facts: dict[str, Any] | None, tensors: Mapping[str, Tensor]) -> None:
-    if facts is None:
-        return
-    kept = {name.removeprefix("kept."): tensor for name, tensor in tensors.items() if name.startswith("kept.")}
-    check_state(kept, learner.pool.state(facts["expert"]))
-    learner.guard.expert = learner.experts[facts["expert"]]
-    learner.guard.kept = Kept(kept, LossStats(**facts["losses"]), facts["trained"])
-
-
-def _organisation(learner: Learner) -> dict[str, Any]:
-    organisation, shortlist = learner.organisation, learner.shortlist
-    return {
-        "tree": organisation.tree.as_json(),
-        "probations": {
-            str(expert): {"lower": list(p.lower), "paths": [[list(path), count] for path, count in p.paths.items()]}
-            for expert, p in organisation.probations.items()
-        },
-        "shortlist": None if shortlist is None else {name: getattr(shortlist, name) for name in SHORTLIST},
-    }
-
-
-def _restore_organisation(learner: Learner, facts: dict[str, Any]) -> None:
-    organisation = learner.organisation
-    organisation.tree = Tree.from_json(facts["tree"])
-    for expert, fact in facts["probations"].items():
-        paths = Counter({tuple(path): count for path, count in fact["paths"]})
-        organisation.probations[int(expert)] = Probation(organisation.window, deque(fact["lower"]), paths)
-    if learner.shortlist is not None:
-        for name in SHORTLIST:
-            setattr(learner.shortlist, name, facts["shortlist"][name])
-
-
-def _calibration(learner: Learner, tensors: dict[str, Tensor]) -> dict[str, Any] | None:
-    """The joint score as it was fitted; what it was fitted to is looked at anew when it is due again."""
-    calibration = learner.calibration
-    if calibration is None or calibration.joint is None:
-        return None
-    joint = calibration.joint
-    tensors |= {f"joint.{name}": torch.from_numpy(np.array(getattr(joint, name))) for name in ARRAYS}
-    for number, reader in enumerate(joint.readers):
-        arrays = {name: torch.from_numpy(np.array(getattr(reader, name))) for name in READER}
-        tensors |= {f"joint.{number}.{name}": array for name, array in arrays.items()}
-    return {
-        "usual_doubt": joint.usual_doubt,
-        "readers": len(joint.readers),
-        "known": calibration.known,
-        "trained_at_fit": calibration.trained_at_fit,
-    }
-
-
-def _restore_calibration(learner: Learner, facts: dict[str, Any] | None, tensors: Mapping[str, Tensor]) -> None:
-    if facts is None or learner.calibration is None:
-        return
-    arrays = {name: tensors[f"joint.{name}"].numpy().copy() for name in ARRAYS}
-    readers = [
-        Reader(**{name: tensors[f"joint.{number}.{name}"].numpy().copy() for name in READER})
-        for number in range(facts["readers"])
-    ]
-    learner.calibration.joint = Joint(tuple(readers), **arrays, usual_doubt=facts["usual_doubt"])
-    learner.calibration.known, learner.calibration.trained_at_fit = facts["known"], facts["trained_at_fit"]

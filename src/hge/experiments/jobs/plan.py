@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote_plus
 
 from hge.core.config import RunConfig, override
-from hge.experiments.build import TRACKED
+from hge.experiments.methods import METHODS
 from hge.experiments.paper_tables import TITLES, paper_table
 from hge.experiments.recipes import build_config, changes
 from hge.experiments.results import OURS, Result, precision_of
@@ -119,7 +119,7 @@ def build_jobs(
         config = build_config(scenario, method, recipe, epochs_scale=epochs_scale)
         for assignment in (f"precision={precision}", *assignments):
             config = override(config, assignment)
-        made.append(replace(config, device=device, track=track and method in TRACKED))
+        made.append(replace(config, device=device, track=track and METHODS[method].answers_any_time))
     return [Job(run_name(config), config) for config in (replace(c, seed=seed) for seed in range(seeds) for c in made)]
 
 

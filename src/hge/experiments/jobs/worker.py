@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from hge.experiments.build import RESUMABLE
 from hge.experiments.jobs.plan import Job
+from hge.experiments.methods import METHODS
 from hge.experiments.run_files import commit, forget_finished, read_finished, write_whole
 from hge.experiments.runner import CHECKPOINT_EVERY, run
 from hge.experiments.tree_comparison import organise
@@ -123,6 +123,6 @@ def _run(job: Job, place: Place, tell: _Teller) -> dict[str, Any]:
         folder,
         lambda step, total, learner: tell(step.step + 1, total),
         place.data,
-        resume=job.config.method in RESUMABLE,
+        resume=METHODS[job.config.method].learns_a_stream,
         checkpoint_every=place.checkpoint_every,
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -56,15 +57,15 @@ class Calibration:
     def _trained(self) -> int:
         return sum(expert.batches_trained for expert in self.experts)
 
-    def upkeep(self) -> None:
+    def after_batch(self, step: int, experts: int, trained: int) -> None:
         """Fit anew, roughly, if an expert is new or much was learned."""
-        if self.known < len(self.experts) or self._trained >= GROWTH * self.trained_at_fit:
+        if self.known < experts or trained >= GROWTH * self.trained_at_fit:
             self.fit(ROUGH)
 
-    def quiet(self) -> int:
-        """Return on how many batches an expert can be trained before `upkeep` has anything to do."""
+    def quiet(self, experts: int, trained: int) -> int:
+        """Return on how many batches an expert can be trained before a fit is due."""
         # Less one, and one more: the last of them may bring an outlier's training with it.
-        return max(0, GROWTH * self.trained_at_fit - self._trained - 2)
+        return max(0, GROWTH * self.trained_at_fit - trained - 2)
 
     def fit(self, effort: Effort = FULL) -> None:
         """Fit to what the experts remember now. Only what was trained since is looked at anew."""
@@ -86,6 +87,24 @@ class Calibration:
         label = np.concatenate(labels)[rows]
         self.joint = fit_joint(readers, read, expert[rows], label, effort.iterations, self.pool.device)
         self.known, self.trained_at_fit = len(known), self._trained
+
+    def state(self) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
+        """Return the joint score as it was fitted; what it was fitted to is looked at anew when it is due again."""
+        if self.joint is None:
+            return None, {}
+        facts = {
+            "usual_doubt": self.joint.usual_doubt,
+            "readers": len(self.joint.readers),
+            "known": self.known,
+            "trained_at_fit": self.trained_at_fit,
+        }
+        return facts, {name: torch.from_numpy(np.array(array)) for name, array in self.joint.arrays().items()}
+
+    def load_state(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Become what `state` returned."""
+        arrays = {name: tensor.numpy().copy() for name, tensor in tensors.items()}
+        self.joint = Joint.from_arrays(arrays, facts["readers"], facts["usual_doubt"])
+        self.known, self.trained_at_fit = facts["known"], facts["trained_at_fit"]
 
     def evidence(self, x: Tensor) -> list[Evidence]:
         """Ask every expert that the joint knows."""

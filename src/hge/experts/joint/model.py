@@ -8,8 +8,9 @@ its features. Nothing is tuned per scenario. Numbers only; `calibration.py` says
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -89,6 +90,9 @@ class Reader:
         return np.concatenate([few, np.full(self.feature_basis.shape[1], FEATURE_SCALE)])
 
 
+ARRAYS = ("mean", "scale", "weights", "bias")
+
+
 @dataclass(frozen=True)
 class Joint:
     """A fitted softmax regression over (expert, class) pairs."""
@@ -101,6 +105,19 @@ class Joint:
     bias: FloatArray
     usual_doubt: float
     """Standard deviation of -log P(chosen expert) over the replay."""
+
+    def arrays(self) -> dict[str, FloatArray | IntArray]:
+        """Return all arrays by name, the readers' by number and name."""
+        own: dict[str, FloatArray | IntArray] = {name: getattr(self, name) for name in ARRAYS}
+        for number, reader in enumerate(self.readers):
+            own |= {f"{number}.{field.name}": getattr(reader, field.name) for field in fields(Reader)}
+        return own
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any], readers: int, usual_doubt: float) -> Joint:
+        """Return the joint score that `arrays` was asked of."""
+        made = [Reader(**{f.name: arrays[f"{number}.{f.name}"] for f in fields(Reader)}) for number in range(readers)]
+        return cls(tuple(made), **{name: arrays[name] for name in ARRAYS}, usual_doubt=usual_doubt)
 
     @property
     def pair_expert(self) -> IntArray:

@@ -1,0 +1,11 @@
+"""GE and HGE as methods that a runner can build; which of them, the settings say."""
+
+from __future__ import annotations
+
+from hge.learning.learner import Learner
+from hge.learning.online import Setting
+
+
+def build(setting: Setting) -> Learner:
+    """Return an untrained learner."""
+    return Learner(setting.config.learner, setting.pool(), setting.keys, setting.emit)

@@ -1,0 +1,50 @@
+"""Section 3.1: a loss that stays high is either another task, or training that has become unstable."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import nan
+from statistics import fmean, median
+
+from hge.core.config import LearnerConfig
+from hge.core.events import Emit, LossReviewed
+from hge.core.types import Batch
+from hge.experts.pool import ExpertPool
+from hge.experts.replay import Expert
+from hge.gating.switch_detection import RecentEntry, robust_z_score, z_score
+
+
+@dataclass(frozen=True)
+class Review:
+    """The Z-test of an expert's losses on R against those on its replay."""
+
+    pool: ExpertPool
+    config: LearnerConfig
+    emit: Emit
+
+    def if_same_task(
+        self, expert: Expert, entries: Sequence[RecentEntry[Batch]], step: int, *, robust: bool
+    ) -> Expert | None:
+        """Return the expert, if its losses on R do not differ from those on its replay; emit the figures."""
+        replay, recent = (
+            [self.pool.loss(expert.id, item.batch, item.step) for item in items]
+            for items in (expert.replay.kept, entries)
+        )
+        test, middle = (robust_z_score, median) if robust else (z_score, fmean)
+        z, threshold = test(replay, recent), self.config.review_threshold
+        # Where nothing could be trained on from the very start, there is no replay, which shows no other task.
+        usual = middle(replay) if replay else nan
+        self.emit(LossReviewed(step, expert.id, z, threshold, usual, fmean(recent), new_task=z > threshold))
+        return None if z > threshold else expert
+
+
+def front(accepted: Sequence[bool]) -> int:
+    """Return the length of the longest beginning of R of which the expert accepts more than half.
+
+    What belongs to it lies at the front, before what another task may have begun with: there one may fit by chance.
+
+    >>> front([True, True, False, True, False, False, False, False, True])
+    5
+    """
+    return max((n for n in range(1, len(accepted) + 1) if 2 * sum(accepted[:n]) > n), default=0)

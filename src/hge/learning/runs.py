@@ -1,0 +1,80 @@
+"""The fast way through Algorithm 1: runs of batches that the expert in use accepts, where nothing else happens."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import chain, count, islice
+from typing import TYPE_CHECKING
+
+from hge.core.types import Batch
+from hge.experts.replay import Expert
+from hge.gating.switch_detection import RecentEntry
+from hge.gating.tree import ROOT
+from hge.learning.online import Step
+
+if TYPE_CHECKING:
+    from hge.learning.learner import Learner
+
+
+def learn_in_runs(learner: Learner, batches: Iterable[Batch]) -> Iterator[Step]:
+    """Learn the batches in order: in runs where the pool can do them fast, by `learn` elsewhere; the same outcome."""
+    pulled: deque[Batch] = deque()
+    stream = (batch.to(learner.pool.device) for batch in batches)
+    for batch in stream:
+        pulled.append(batch)
+        while pulled:
+            yield from _run(learner, pulled, stream)
+            if pulled:
+                yield learner.learn(pulled.popleft())
+
+
+def pulling(stream: Iterator[Batch], pulled: deque[Batch]) -> Iterator[Batch]:
+    """Yield the stream's batches, leaving each in `pulled`, too."""
+    for batch in stream:
+        pulled.append(batch)
+        yield batch
+
+
+def _run(learner: Learner, pulled: deque[Batch], stream: Iterator[Batch]) -> Iterator[Step]:
+    """Train the expert in use as long as it accepts and nothing but training is due.
+
+    The run ends before the first batch that is not accepted, with the one at which R owes an outlier its training, or
+    before the one at which an upkeep is due. What was pulled and not learned stays in `pulled`.
+    """
+    expert, config = learner.experts[learner.last_used], learner.config
+    length = _length(learner, expert)
+    if not length:
+        return
+    below, queried = ([], 0) if config.sticky else learner.tree.way_to(learner.last_node)
+    waiting = chain(list(pulled), pulling(stream, pulled))
+    items = islice(zip(count(learner.steps), waiting, strict=False), length)
+    for loss in learner.pool.train_run(expert.id, items, expert.losses, config.epsilon, below):
+        entry = RecentEntry(learner.steps, pulled.popleft(), expert.id)
+        bound = expert.losses.bound(config.epsilon)
+        with learner.recent.whole_batch():
+            learner.recent.append(entry)
+            trained = learner.remember(expert, entry, loss)
+            if learner.recent.full:
+                trained += learner.process_outlier()  # which trains at the end of a run only
+            learner.evaluations["gate"] += queried
+            learner.steps += 1
+        yield Step(entry.step, expert.id, loss, bound, False, queried, trained)
+
+
+def _length(learner: Learner, expert: Expert) -> int:
+    """Return how many batches may pass before anything but training the expert in use can be due."""
+    if expert.id in learner.newcomers or expert.losses.count < 2 or not learner.recent.calm:
+        return 0
+    if expert is not learner.guard.expert:
+        return 0  # its state must be kept first
+    if not learner.config.sticky and (learner.organisation.shortlist is not None or not _stands_at(learner, expert)):
+        return 0  # the gate must be asked, and a shortlist is evaluated on the host only
+    experts, trained = len(learner.experts), learner.replays.batches_trained
+    quiet = [upkeep.quiet(experts, trained) for upkeep in learner.upkeeps]
+    return min(learner.recent.until_outlier, learner.guard.quiet(expert), *quiet)
+
+
+def _stands_at(learner: Learner, expert: Expert) -> bool:
+    """Is the expert the one at which the gate ended last?"""
+    return learner.last_node != ROOT and learner.tree.nodes[learner.last_node].expert == expert.id

@@ -11,7 +11,7 @@ from PIL import Image
 from hge.core.randomness import Keys
 from hge.core.types import Batch
 from hge.data.catalogue import SCENARIOS, Request
-from hge.data.image_folder import _read_image
+from hge.data.image_folder import read_image_folder
 from hge.data.scenarios import Part, Scenario, Source, Task, mix, recur, revisit
 from hge.data.transforms import AsIs, Invert, ToColour, resize
 
@@ -191,8 +191,10 @@ def test_folder_that_is_none_is_named(images: Path, tmp_path_factory: pytest.Tem
 
 def test_images_of_sixteen_bits_are_not_cut_off(images: Path) -> None:
     ramp = np.linspace(0, 65535, 32).astype(np.uint16)[None].repeat(32, axis=0)
-    Image.fromarray(ramp).save(images / "deep.png")
-    assert np.array_equal(_read_image(images / "deep.png", 32)[0], (ramp >> 8).astype(np.uint8))
+    Image.fromarray(ramp).save(images / "red" / "deep.png")
+    read = read_image_folder(images)
+    pixels = np.concatenate([read.train_images, read.test_images])
+    assert (pixels == (ramp >> 8).astype(np.uint8)).all(axis=(1, 2, 3)).sum() == 1
 
 
 @pytest.mark.parametrize("scenario", ["mnist-kmnist", "mnist-cif10", "cif10-inv", "cif-imgnet"])

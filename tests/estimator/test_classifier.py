@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from helpers.digits import BAD_ROWS, digits
 from hge import GatedExperts
 from hge.core.events import ExpertCreated
+from hge.gating.switch_detection import LossStats
 
 EXEMPT = {
     "check_methods_subset_invariance": "asks for 1e-7; float32 products differ in the last bits with the number of rows"
@@ -382,15 +383,15 @@ def test_callers_memory_and_its_layout_do_not_matter() -> None:
 def test_interrupted_call_loses_and_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = digits(low=True)
     model = GatedExperts().partial_fit(X[:40], y[:40])
-    remember, learned = model._learner._remember, []
+    update, learned = LossStats.update, []
 
-    def interrupted(expert: Any, entry: Any, loss: float) -> None:
+    def interrupted(losses: LossStats, loss: float) -> None:
         if len(learned) == 2:
             raise KeyboardInterrupt
-        learned.append(entry.step)
-        remember(expert, entry, loss)
+        learned.append(loss)
+        update(losses, loss)
 
-    monkeypatch.setattr(model._learner, "_remember", interrupted)
+    monkeypatch.setattr(LossStats, "update", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.partial_fit(X[40:300], y[40:300])
     monkeypatch.undo()

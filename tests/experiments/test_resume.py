@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from helpers.cut_off import CutOffError, config_of, cut_off_at, outcome
+from helpers.manifests import sealed
 from hge.core.config import override
 from hge.experiments.recipes import build_config
 from hge.experiments.runner import CHECKPOINTS, run
@@ -113,15 +114,13 @@ def test_resuming_with_other_settings_is_an_error(tmp_path: Path) -> None:
 def test_a_checkpoint_that_lacks_something_is_told_and_kept(
     method: str, lacking: tuple[str, str], tmp_path: Path
 ) -> None:
-    from hge.learning.checkpoint import _canonical, _digest
-
     config = config_of(method)
     with pytest.raises(CutOffError):
         run(config, tmp_path, cut_off_at(EVERY + 1), checkpoint_every=EVERY)
     (manifest,) = (tmp_path / CHECKPOINTS).glob("*.json")
     body = json.loads(manifest.read_text())["body"]
     del body[lacking[0]][lacking[1]]
-    manifest.write_text(json.dumps({"sha256": _digest(_canonical(body)), "body": body}))
+    manifest.write_text(sealed(body))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(ValueError, match=f"{lacking[1]}.* is missing or of the wrong kind"):
         run(config, tmp_path, resume=True)

@@ -12,6 +12,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from helpers.manifests import sealed
 from helpers.small_learners import BATCHES, MLP, SETTINGS, learner_of
 from hge import GatedExperts
 from hge.learning.checkpoint import CheckpointError, Checkpoints, read_checkpoint
@@ -109,11 +110,9 @@ def test_a_write_that_was_cut_off_leaves_the_last_checkpoint(mine: Path, monkeyp
 )
 def test_a_manifest_from_elsewhere_is_refused(mine: Path, change: dict[str, object], message: str) -> None:
     """Even one whose checksum is right: nothing outside the folder is read, nothing is executed."""
-    from hge.learning.checkpoint import _canonical, _digest
-
     for path in mine.glob("*.json"):
         body = json.loads(path.read_text())["body"] | change
-        path.write_text(json.dumps({"sha256": _digest(_canonical(body)), "body": body}))
+        path.write_text(sealed(body))
     with pytest.warns(UserWarning, match="trying"), pytest.raises(CheckpointError, match=message):
         read_checkpoint(mine)
 
@@ -121,8 +120,6 @@ def test_a_manifest_from_elsewhere_is_refused(mine: Path, change: dict[str, obje
 @pytest.mark.filterwarnings("ignore:.*trying the checkpoint before it")
 def test_a_manifest_that_lacks_something_is_refused_whatever_it_is(tmp_path: Path) -> None:
     """Written by somebody who knows how to make the checksum right."""
-    from hge.learning.checkpoint import _canonical, _digest
-
     rows = torch.rand(100, 6, generator=torch.Generator().manual_seed(0))
     model = GatedExperts(class_capacity=4, organisation="tree").partial_fit(rows, (rows[:, 0] > 0.5).long())
     model.save(tmp_path)
@@ -131,12 +128,12 @@ def test_a_manifest_that_lacks_something_is_refused_whatever_it_is(tmp_path: Pat
     for part in ("learner", "facts"):
         for name in body[part]:
             lacking = body | {part: {k: v for k, v in body[part].items() if k != name}}
-            path.write_text(json.dumps({"sha256": _digest(_canonical(lacking)), "body": lacking}))
+            path.write_text(sealed(lacking))
             with pytest.raises(ValueError, match=rf"'{name}'.*missing|expected a saved model"):
                 GatedExperts.load(tmp_path)
             for value in (None, "x", -7):
                 odd = body | {part: body[part] | {name: value}}
-                path.write_text(json.dumps({"sha256": _digest(_canonical(odd)), "body": odd}))
+                path.write_text(sealed(odd))
                 with suppress(ValueError):  # and nothing else
                     GatedExperts.load(tmp_path)
 

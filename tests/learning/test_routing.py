@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -142,9 +143,13 @@ def test_a_pool_that_is_asked_for_all_at_once_routes_alike(
     answerer, x = Answerer(learner), torch.cat([task.test.whole().x for task in scenario.tasks])
     expected = [answerer.route(x, routing) for routing in ("sample", "batch")]  # type: ignore[arg-type]
     calls: list[int] = []
-    ask = EagerPool._ask
+
+    def counted(ask: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda pool, experts, *args, **kw: (calls.append(len(experts)), ask(pool, experts, *args, **kw))[1]
+
     monkeypatch.setattr(EagerPool, "asks_all_at_once", True)
-    monkeypatch.setattr(EagerPool, "_ask", lambda *args, **kw: (calls.append(len(args[1])), ask(*args, **kw))[1])
+    for name in ("scores", "batch_scores", "sketches"):
+        monkeypatch.setattr(EagerPool, name, counted(getattr(EagerPool, name)))
     routed = [answerer.route(x, routing) for routing in ("sample", "batch")]  # type: ignore[arg-type]
     assert calls.count(5) == len(calls) == 2, "once for the rows, once for the batch"
     for one, other in zip(routed, expected, strict=True):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 
 from helpers.places import ROOT
 from hge.experiments.recipes import build_config
@@ -136,16 +137,14 @@ def test_the_command_takes_a_run_or_a_folder_of_results(tracked: Any, tmp_path: 
 
 
 def test_a_low_accuracy_is_not_cut_off_whatever_the_panel(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[Any] = []
-    draw = overview_figures._draw_accuracies
-    monkeypatch.setattr(
-        overview_figures, "_draw_accuracies", lambda axes, *rest: (drawn.append(axes), draw(axes, *rest))
-    )
+    drawn: list[Figure] = []
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *to, **how: (drawn.append(figure), save(figure, *to, **how)))
     figures = ("smnist", "Separate", "accuracy", "99", "98", "97")
     line = Line(*figures, "reproduced", "paper", "batches of 128", "40 of 40", "fp32", 1)
     overview_figures.accuracy_figure([line, replace(line, method="GE", ours="30", single_samples="20")])
-    assert drawn[0].get_xlim()[0] < 20
-    assert drawn[0].get_xlim()[1] == 101
-    assert len(drawn[0].containers) == 3, "the paper's, ours in batches, ours of single samples"
+    assert drawn[0].axes[0].get_xlim()[0] < 20
+    assert drawn[0].axes[0].get_xlim()[1] == 101
+    assert len(drawn[0].axes[0].containers) == 3, "the paper's, ours in batches, ours of single samples"
     overview_figures.accuracy_figure([replace(line, method="TAME", routing="single samples", ours="97")])
-    assert len(drawn[-1].containers) == 2, "its figure is of single samples"
+    assert len(drawn[-1].axes[0].containers) == 2, "its figure is of single samples"

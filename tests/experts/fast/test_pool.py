@@ -223,14 +223,14 @@ def test_the_loss_that_ended_a_run_is_not_taken_for_that_of_another_batch(monkey
     batches = list(stream("0", 14))
     list(learner.learn_all(batches))
     strange = Batch(batches[0].x + 50, 3 - batches[0].y)
-    monkeypatch.setattr(learner, "_gate", interrupted)
+    monkeypatch.setattr(learner.organisation, "route", interrupted)
     with pytest.raises(KeyboardInterrupt):
         list(learner.learn_all([strange]))
     monkeypatch.undo()
     assert not learner.learn(batches[5]).set_aside
 
 
-def interrupted(entry: object) -> None:
+def interrupted(*_: object, **__: object) -> None:
     raise KeyboardInterrupt
 
 

@@ -106,7 +106,7 @@ def test_answering_fits_nothing(model: GatedExperts, monkeypatch: pytest.MonkeyP
     calibration = model._learner.calibration
     assert calibration is not None
     before = calibration.joint
-    monkeypatch.setattr(calibration, "_look", lambda *_: pytest.fail("it looked at the replay"))
+    monkeypatch.setattr(calibration, "fit", lambda *_: pytest.fail("it looked at the replay"))
     model.predict(rows()[0][:50])
     assert calibration.joint is before
 
@@ -140,7 +140,7 @@ def test_it_is_fitted_as_experts_grow_and_only_what_changed_is_looked_at(
     most = np.log(201) / np.log(GROWTH) + 4  # one expert: a geometric number of fits
     assert 5 < fits <= most
     calibration.fit()
-    monkeypatch.setattr(calibration, "_look", lambda *_: pytest.fail("nobody was trained since"))
+    monkeypatch.setattr(learner.pool, "evidence", lambda *_: pytest.fail("nobody was trained since"))
     calibration.fit()
 
 

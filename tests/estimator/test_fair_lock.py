@@ -1,0 +1,139 @@
+"""Threads share a model: every answer is that of one state between two batches, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+
+from helpers.digits import digits
+from hge import GatedExperts
+from hge.estimator.fair_lock import FairLock, lock_of
+
+
+@contextmanager
+def beside(work: Callable[[], Any]) -> Iterator[list[BaseException]]:
+    """Repeat some work in another thread until the block ends; the list holds what it raised."""
+    done, errors = threading.Event(), []
+
+    def repeat() -> None:
+        try:
+            while not done.is_set():
+                work()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=repeat)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    thread.start()
+    try:
+        yield errors
+    finally:
+        done.set()
+        thread.join(30)
+        sys.setswitchinterval(interval)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("parameters", [{}, {"organisation": "tree"}, {"gate_score": "autoencoder", "pool": "eager"}])
+def test_predictions_are_of_one_state(parameters: dict[str, Any]) -> None:
+    """Whatever is predicted while another thread learns is what some state between two batches predicts."""
+    low, high = digits(low=True), digits(low=False)
+    X = np.concatenate([low[0][:40], high[0][:40]])
+    calls = [(X_[i : i + 32], y_[i : i + 32]) for X_, y_ in (low, high, low) for i in range(0, 640, 32)]
+    alone = GatedExperts(**parameters).partial_fit(*calls[0])
+    possible = {alone.predict_proba(X).tobytes()}
+    for call in calls[1:]:
+        possible.add(alone.partial_fit(*call).predict_proba(X).tobytes())
+    model = GatedExperts(**parameters).partial_fit(*calls[0])
+    seen: list[bytes] = []
+    with beside(lambda: seen.append(model.predict_proba(X).tobytes())) as errors:
+        for call in calls[1:]:
+            model.partial_fit(*call)
+    assert not errors
+    assert len(set(seen)) > 2, "it must have learned meanwhile"
+    assert set(seen) <= possible
+    assert model.predict_proba(X).tobytes() == alone.predict_proba(X).tobytes()
+
+
+def test_a_long_call_lets_others_in() -> None:
+    X, y = digits()
+    model = GatedExperts(batch_size=4).partial_fit(X, y)
+    calls = 0
+    with beside(lambda: model.partial_fit(np.tile(X, (8, 1)), np.tile(y, 8))) as errors:
+        time.sleep(0.05)
+        started = time.monotonic()
+        while calls < 5:
+            model.predict(X[:5])
+            calls += 1
+        waited = time.monotonic() - started
+    assert not errors
+    assert waited < 2, "a call of 3 600 batches is not waited for"
+
+
+def test_who_has_waited_longest_goes_first() -> None:
+    lock, order = FairLock(), []
+
+    def enter(name: int) -> None:
+        with lock:
+            order.append(name)
+
+    threads = []
+    with lock, lock:
+        for name in range(5):
+            threads.append(threading.Thread(target=enter, args=(name,)))
+            threads[-1].start()
+            while len(lock._waiting) <= name:
+                time.sleep(0.001)
+        lock.let_others_in()
+        assert order == list(range(5)), "and who let them in goes on after them"
+        assert lock._depth == 2
+    for thread in threads:
+        thread.join()
+
+
+def test_an_interrupt_while_others_are_let_in_leaves_the_lock_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    lock, inside = FairLock(), []
+    wait_for = lock._changed.wait_for
+    interrupts = [KeyboardInterrupt(), KeyboardInterrupt()]
+
+    def interrupted(predicate: Callable[[], bool]) -> bool:
+        if threading.current_thread() is threading.main_thread() and interrupts:
+            raise interrupts.pop()
+        return wait_for(predicate)
+
+    def enter() -> None:
+        with lock:
+            inside.append(lock._depth)
+
+    thread = threading.Thread(target=enter, daemon=True)
+    with lock, lock:
+        monkeypatch.setattr(lock._changed, "wait_for", interrupted)
+        thread.start()
+        while not lock._waiting:
+            time.sleep(0.001)
+        with pytest.raises(KeyboardInterrupt):
+            lock.let_others_in()
+        assert inside == [1], "who waited was let in"
+        assert (lock._owner, lock._depth) == (threading.get_ident(), 2)
+    thread.join(5)
+    assert (lock._owner, lock._depth, len(lock._waiting)) == (None, 0, 0)
+
+
+def test_copies_have_a_lock_of_their_own_and_pickles_none() -> None:
+    X, y = digits(low=True)
+    model = GatedExperts().partial_fit(X, y)
+    with lock_of(model):
+        copies = [deepcopy(model), pickle.loads(pickle.dumps(model))]
+    for copy in copies:
+        assert lock_of(copy) is not lock_of(model)
+        np.testing.assert_array_equal(copy.predict_proba(X), model.predict_proba(X))

@@ -1,0 +1,60 @@
+"""Accuracy over the stream: asking changes nothing, and a run that was cut off goes on asking."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.lasting import lasting
+from hge.experiments.prequential import POINTS, average_incremental_accuracy, forgetting
+from hge.experiments.recipes import build_config
+from hge.experiments.runner import run
+
+
+class CutOffError(Exception):
+    pass
+
+
+def cut_off(step: Any, total: int, learner: Any) -> None:
+    if step.step == 200:
+        raise CutOffError
+
+
+@pytest.mark.parametrize("recipe", ["default", "best"])
+def test_asking_changes_nothing(recipe: str, tmp_path: Path) -> None:
+    config = build_config("recurring-digits", "ge", recipe, epochs_scale=0.1)
+    plain, tracked = (run(c, tmp_path / str(c.track)) for c in (config, replace(config, track=True)))
+    for name in ("events.jsonl", "trace.csv"):
+        assert (tmp_path / "True" / name).read_bytes() == (tmp_path / "False" / name).read_bytes()
+    found = tracked.pop("tracked")
+    assert lasting(tracked) == lasting(plain)
+    steps = [step for step, _ in found["prequential"]]
+    assert len(steps) <= POINTS
+    assert steps == sorted(set(steps))
+    assert found["ends"] == [visit["stop"] for visit in plain["visits"]]
+    assert len(found["after_visits"]) == len(plain["visits"])
+    if recipe == "default":  # the last row is the result itself, but for the joint score's last fit
+        assert sum(found["after_visits"][-1]) / 5 == pytest.approx(plain["accuracy_sample"], abs=0.01)
+
+
+def test_cut_off_and_resumed(tmp_path: Path) -> None:
+    config = replace(build_config("recurring-digits", epochs_scale=0.1), track=True)
+    whole = run(config, tmp_path / "whole")
+    with pytest.raises(CutOffError):
+        run(config, tmp_path / "cut", cut_off, checkpoint_every=41)
+    assert run(config, tmp_path / "cut", resume=True, checkpoint_every=41)["tracked"] == whole["tracked"]
+
+
+def test_baselines_cannot_be_asked_on_the_way(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="track: got method tame, expected one of ge, ge-no-review, hge"):
+        run(replace(build_config("split-digits", "tame"), track=True), tmp_path)
+
+
+def test_forgetting_begins_with_the_first_visit() -> None:
+    rows = [[90.0, 50.0, 0.0], [70.0, 80.0, 0.0], [95.0, 60.0, 0.0], [85.0, 60.0, 99.0]]
+    assert forgetting(rows, [0, 1, 0, 2]) == pytest.approx((10 + 20) / 2)
+    assert forgetting(rows[:1], [0]) is None
+    assert average_incremental_accuracy(rows, [0, 1, 0, 2]) == pytest.approx((90 + 75 + 77.5 + 244 / 3) / 4)

@@ -1,0 +1,182 @@
+"""A run that is cut off anywhere and resumed leaves the same bytes as one that was not."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.cut_off import CutOffError, config_of, cut_off_at, outcome
+from helpers.manifests import sealed
+from hge.core.config import override
+from hge.experiments.recipes import build_config
+from hge.experiments.runner import CHECKPOINTS, run
+from hge.experts.joint.calibration import Effort
+
+EVERY = 41
+
+
+@pytest.mark.parametrize("method", ["ge", "tame"])
+def test_a_run_that_is_cut_off_in_its_tests_need_not_learn_again(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, learned = config_of(method, "default"), list[int]()
+    expected = outcome(tmp_path / "whole", run(config, tmp_path / "whole"))
+
+    def cut_off(*arguments: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("hge.experiments.runner.evaluate", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            run(config, tmp_path / "cut", checkpoint_every=EVERY)
+    result = run(config, tmp_path / "cut", lambda step, *_: learned.append(step.step), resume=True)
+    assert outcome(tmp_path / "cut", result) == expected
+    assert not learned
+    assert result["samples_per_second"] > 0, "of the time before"
+
+
+def test_a_run_without_checkpoints_leaves_none_of_another(tmp_path: Path) -> None:
+    with pytest.raises(CutOffError):
+        run(config_of("ge", "default"), tmp_path, cut_off_at(EVERY + 1), checkpoint_every=EVERY)
+    assert (tmp_path / CHECKPOINTS).exists()
+    with pytest.raises(CutOffError):
+        run(config_of("ge", "default"), tmp_path, cut_off_at(3), checkpoint_every=0)
+    assert not (tmp_path / CHECKPOINTS).exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "recipe"),
+    [
+        ("ge", "default"),
+        ("hge", "default"),
+        ("hge", "paper"),
+        ("ge", "best"),
+        ("ge", "paper"),
+        ("separate", "default"),
+        ("tame", "default"),
+    ],
+)
+def test_cut_off_twice_and_resumed(method: str, recipe: str, tmp_path: Path) -> None:
+    config = config_of(method, recipe)
+    expected = outcome(tmp_path / "whole", run(config, tmp_path / "whole"))
+    total = expected[2]["batches"]
+    for number, last in enumerate(random.Random(method + recipe).sample(range(EVERY + 1, total - 1), 2)):
+        folder = tmp_path / str(number)
+        with pytest.raises(CutOffError):
+            run(config, folder, cut_off_at(last), checkpoint_every=EVERY)
+        begun: list[int] = []
+        with pytest.raises(CutOffError):
+            run(config, folder, cut_off_at(min(last + 60, total - 1)), resume=True, checkpoint_every=EVERY)
+        result = run(
+            config, folder, lambda step, *_, seen=begun: seen.append(step.step), resume=True, checkpoint_every=EVERY
+        )
+        assert begun[0] > 0, "it went on from the middle"
+        assert outcome(folder, result) == expected
+        assert not (folder / CHECKPOINTS).exists(), "a finished run needs none"
+
+
+def test_a_joint_that_looks_at_a_part_of_the_rows_goes_on_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How much it looks at, and of how many features, is no part of a checkpoint: both hang on the replay alone."""
+    monkeypatch.setattr("hge.experts.joint.calibration.ROUGH", Effort(rows=150, iterations=10))
+    monkeypatch.setattr("hge.experts.joint.calibration.FULL", Effort(rows=300, iterations=20))
+    monkeypatch.setattr("hge.experts.joint.calibration.FEATURES_IN_ALL", 60)
+    config = override(config_of("ge", "best"), "track=true")
+    expected = outcome(tmp_path / "whole", run(config, tmp_path / "whole"))
+    with pytest.raises(CutOffError):
+        run(config, tmp_path / "cut", cut_off_at(200), checkpoint_every=EVERY)
+    result = run(config, tmp_path / "cut", resume=True, checkpoint_every=EVERY)
+    assert outcome(tmp_path / "cut", result) == expected
+
+
+def test_resuming_with_other_settings_is_an_error(tmp_path: Path) -> None:
+    config = config_of("ge")
+    with pytest.raises(CutOffError):
+        run(config, tmp_path, cut_off_at(100), checkpoint_every=EVERY)
+    before = (tmp_path / "events.jsonl").read_bytes()
+    with pytest.raises(ValueError, match="resume: got other settings"):
+        run(override(config, "learner.epsilon=5"), tmp_path, resume=True)
+    assert (tmp_path / "events.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("method", ["ge", "separate", "tame"])
+@pytest.mark.parametrize("lacking", [("learner", "steps"), ("facts", "skipped")])
+def test_a_checkpoint_that_lacks_something_is_told_and_kept(
+    method: str, lacking: tuple[str, str], tmp_path: Path
+) -> None:
+    config = config_of(method)
+    with pytest.raises(CutOffError):
+        run(config, tmp_path, cut_off_at(EVERY + 1), checkpoint_every=EVERY)
+    (manifest,) = (tmp_path / CHECKPOINTS).glob("*.json")
+    body = json.loads(manifest.read_text())["body"]
+    del body[lacking[0]][lacking[1]]
+    manifest.write_text(sealed(body))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=f"{lacking[1]}.* is missing or of the wrong kind"):
+        run(config, tmp_path, resume=True)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_an_interrupt_at_the_very_last_batch_loses_nothing(tmp_path: Path) -> None:
+    config = build_config("split-digits", epochs_scale=0.05)
+    whole = run(config, tmp_path / "whole")
+
+    def stop_at_the_last(step: Any, total: int, learner: Any) -> None:
+        if step.step == total - 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's job in the background ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run(config, tmp_path / "cut", stop_at_the_last, checkpoint_every=whole["batches"])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    steps: list[int] = []
+    result = run(config, tmp_path / "cut", lambda step, total, learner: steps.append(step.step), resume=True)
+    assert not steps, "all had been learned"
+    assert result["accuracy_batch"] == whole["accuracy_batch"]
+
+
+def test_resuming_nothing_begins_at_the_beginning(tmp_path: Path) -> None:
+    config = config_of("ge")
+    expected = outcome(tmp_path / "a", run(config, tmp_path / "a", checkpoint_every=0))
+    assert outcome(tmp_path / "b", run(config, tmp_path / "b", resume=True)) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")
+def test_kill_minus_nine(tmp_path: Path) -> None:
+    """The command itself, killed at random moments, also while it writes a checkpoint."""
+    options = ["--epochs-scale", "0.3", "--device", "cpu", "--checkpoint-every", "7"]
+    command = [sys.executable, "-m", "hge", "run", "recurring-digits", *options]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    subprocess.run([*command, "--out", str(tmp_path / "whole")], check=True, env=environment, capture_output=True)
+    folder, moments, kills = tmp_path / "killed", random.Random(7), 0
+    for _ in range(20):
+        process = subprocess.Popen(
+            [*command, "--out", str(folder), "--resume"], env=environment, stdout=subprocess.DEVNULL
+        )
+        deadline = time.monotonic() + 60
+        while not (folder / CHECKPOINTS).is_dir() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(moments.uniform(0.0, 1.0))
+        if process.poll() is None:
+            process.kill()
+            kills += 1
+        process.wait()
+        if (folder / "result.json").is_file():
+            break
+    subprocess.run([*command, "--out", str(folder), "--resume"], check=True, env=environment, capture_output=True)
+    assert kills >= 1
+    for name in ("events.jsonl", "trace.csv"):
+        assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()

@@ -1,0 +1,177 @@
+"""Checkpoints are written whole or not at all, and a bad one is recognised, whatever is bad about it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from helpers.manifests import sealed
+from helpers.small_learners import BATCHES, MLP, SETTINGS, learner_of
+from hge import GatedExperts
+from hge.learning.checkpoint import CheckpointError, Checkpoints, read_checkpoint
+from hge.learning.state import Snapshot, restore, take
+
+
+def snapshot(batches: int, name: str = "sticky") -> Snapshot:
+    learner, _ = learner_of(SETTINGS[name], "stacked", MLP)
+    list(learner.learn_all(BATCHES[:batches]))
+    return take(learner)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three checkpoints were written, two are kept."""
+    path = tmp_path_factory.mktemp("checkpoints")
+    checkpoints = Checkpoints(path)
+    learner, _ = learner_of(SETTINGS["sticky"], "stacked", MLP)
+    for start, stop in ((0, 20), (20, 45), (45, 50)):
+        list(learner.learn_all(BATCHES[start:stop]))
+        checkpoints.write(take(learner), {"position": stop})
+    return path
+
+
+@pytest.fixture
+def mine(folder: Path, tmp_path: Path) -> Path:
+    shutil.copytree(folder, tmp_path / "c")
+    return tmp_path / "c"
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_through_the_disk_and_on(name: str, tmp_path: Path) -> None:
+    whole, _ = learner_of(SETTINGS[name], "stacked", MLP)
+    steps = list(whole.learn_all(BATCHES))
+    Checkpoints(tmp_path).write(snapshot(64, name), {"note": "µ"})
+    read, facts = read_checkpoint(tmp_path)
+    learner, _ = learner_of(SETTINGS[name], "stacked", MLP)
+    restore(learner, read)
+    assert facts == {"note": "µ"}
+    assert repr(list(learner.learn_all(BATCHES[64:]))) == repr(steps[64:])
+
+
+def test_two_are_kept_and_idle_experts_are_not_written_again(folder: Path) -> None:
+    assert sorted(p.name for p in folder.glob("*.json")) == ["checkpoint-45.json", "checkpoint-50.json"]
+    old, new = (json.loads((folder / f"checkpoint-{n}.json").read_text())["body"]["files"] for n in (45, 50))
+    assert old["expert.0"] == new["expert.0"], "not trained since"
+    assert old["expert.1"] != new["expert.1"]
+    named = {entry["file"] for files in (old, new) for entry in files.values()}
+    assert {p.name for p in folder.glob("*.safetensors")} == named
+    assert not list(folder.glob(".*"))
+
+
+@pytest.mark.parametrize("damage", ["torn", "flipped", "gone"])
+@pytest.mark.parametrize("which", ["checkpoint-50.json", "state"])
+def test_a_bad_one_is_told_and_the_one_before_is_used(mine: Path, which: str, damage: str) -> None:
+    named = json.loads((mine / "checkpoint-50.json").read_text())["body"]["files"]["state"]["file"]
+    file = mine / (named if which == "state" else which)
+    content = bytearray(file.read_bytes())
+    if damage == "torn":
+        file.write_bytes(content[: len(content) // 2])
+    elif damage == "flipped":
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    else:
+        file.unlink()
+    if (which, damage) == ("checkpoint-50.json", "gone"):
+        assert read_checkpoint(mine)[1] == {"position": 45}
+        return
+    with pytest.warns(UserWarning, match="trying the checkpoint before it"):
+        assert read_checkpoint(mine)[1] == {"position": 45}
+
+
+def test_a_write_that_was_cut_off_leaves_the_last_checkpoint(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        Checkpoints(mine).write(snapshot(61), {"position": 61})
+    monkeypatch.undo()
+    assert read_checkpoint(mine)[1] == {"position": 50}
+    Checkpoints(mine).write(snapshot(61), {"position": 61})
+    assert read_checkpoint(mine)[1] == {"position": 61}
+    assert not list(mine.glob(".*")), "what the cut-off write left is swept up"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"schema": 99}, "schema 99"),
+        ({"files": {}}, "missing"),
+        ({"files": {"state": {"file": "../../etc/passwd", "sha256": "", "bytes": 0}}}, "without a folder"),
+        ({"learner": []}, "wrong kind"),
+    ],
+)
+def test_a_manifest_from_elsewhere_is_refused(mine: Path, change: dict[str, object], message: str) -> None:
+    """Even one whose checksum is right: nothing outside the folder is read, nothing is executed."""
+    for path in mine.glob("*.json"):
+        body = json.loads(path.read_text())["body"] | change
+        path.write_text(sealed(body))
+    with pytest.warns(UserWarning, match="trying"), pytest.raises(CheckpointError, match=message):
+        read_checkpoint(mine)
+
+
+@pytest.mark.filterwarnings("ignore:.*trying the checkpoint before it")
+def test_a_manifest_that_lacks_something_is_refused_whatever_it_is(tmp_path: Path) -> None:
+    """Written by somebody who knows how to make the checksum right."""
+    rows = torch.rand(100, 6, generator=torch.Generator().manual_seed(0))
+    model = GatedExperts(class_capacity=4, organisation="tree").partial_fit(rows, (rows[:, 0] > 0.5).long())
+    model.save(tmp_path)
+    path = next(tmp_path.glob("*.json"))
+    body = json.loads(path.read_text())["body"]
+    for part in ("learner", "facts"):
+        for name in body[part]:
+            lacking = body | {part: {k: v for k, v in body[part].items() if k != name}}
+            path.write_text(sealed(lacking))
+            with pytest.raises(ValueError, match=rf"'{name}'.*missing|expected a saved model"):
+                GatedExperts.load(tmp_path)
+            for value in (None, "x", -7):
+                odd = body | {part: body[part] | {name: value}}
+                path.write_text(sealed(odd))
+                with suppress(ValueError):  # and nothing else
+                    GatedExperts.load(tmp_path)
+
+
+def test_another_life_in_the_same_folder_changes_nothing_of_the_old_one(tmp_path: Path) -> None:
+    """Two models, as many batches each: neither takes the other's files for its own."""
+    for seed in (1, 2):
+        learner, _ = learner_of(SETTINGS["sticky"], "stacked", MLP)
+        list(learner.learn_all(BATCHES[seed : seed + 12]))
+        Checkpoints(tmp_path).write(take(learner), {"seed": seed})
+    read, facts = read_checkpoint(tmp_path)
+    assert facts == {"seed": 2}
+    assert torch.equal(read.experts[0]["pool.net.1.weight"], learner.pool.state(0)["net.1.weight"])
+
+
+def test_no_checkpoint_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no checkpoint here"):
+        read_checkpoint(tmp_path)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+@pytest.mark.filterwarnings("ignore:.*trying the checkpoint before it")
+def test_no_flipped_byte_goes_unnoticed(folder: Path, data: st.DataObject) -> None:
+    """Whatever byte of whatever file is changed: the state that is read is one that was written, or none is."""
+    files = sorted(p for p in folder.iterdir())
+    file = data.draw(st.sampled_from(files))
+    content = file.read_bytes()
+    place, bit = data.draw(st.integers(0, len(content) - 1)), data.draw(st.integers(0, 7))
+    changed = bytearray(content)
+    changed[place] ^= 1 << bit
+    file.write_bytes(changed)
+    try:
+        read, facts = read_checkpoint(folder)
+        assert facts["position"] in (45, 50)
+        assert read.facts["steps"] == facts["position"]
+        assert torch.isfinite(read.experts[0]["pool.net.1.weight"]).all()
+    except CheckpointError:
+        pass
+    finally:
+        file.write_bytes(content)

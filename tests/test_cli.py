@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hge.cli import main as cli
+from hge.cli import run as cli
 from hge.data.catalogue import SCENARIOS
 from hge.experiments.recipes import build_config
 from hge.experiments.runner import run

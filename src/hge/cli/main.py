@@ -1,176 +1,129 @@
-"""The `hge` command: demo, run, reproduce, scenarios, gates, trees, report, table, data, bench."""
+"""The `hge` command: a list of commands, each imported when it is called, and how a call ends that went wrong."""
 
 from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass
+from importlib import import_module
 from typing import Annotated, Any
 
-import torch
-import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from hge import __version__
+from hge.cli.starting import starting
 
-from hge.cli import bench as bench_commands
-from hge.cli import data as data_commands
-from hge.cli.data import DataFolder
-from hge.cli.leaderboard import gates_command
-from hge.cli.reproduce import reproduce_command
-from hge.cli.table import table_command
-from hge.core.config import RunConfig, override
-from hge.core.randomness import Keys
-from hge.data.catalogue import SCENARIOS
-from hge.data.dataset_registry import DATASETS
-from hge.data.datasets import data_folder, find
-from hge.experiments.build import build_scenario, check, check_resumable
-from hge.experiments.jobs.plan import run_name
-from hge.experiments.methods import METHODS
-from hge.experiments.recipes import PAPER, RECIPES, build_config
-from hge.experiments.run_files import is_run_of, read_finished, read_result
-from hge.experiments.runner import CHECKPOINT_EVERY, CHECKPOINTS, other_settings, run
-from hge.experiments.tree_comparison import organise
-from hge.experts.pool import resolve_device
-from hge.learning.checkpoint import has_checkpoint
-from hge.learning.online import OnlineLearner, Step
-from hge.reporting.results_report import write_overview
-from hge.reporting.run_report import ORGANISATIONS, trees_of, write_report, write_trees
-from hge.reporting.tree_drawing import tree_dot, tree_text
+with starting():
+    import typer
+    from typer.core import TyperGroup
+    from typer.main import get_group
+
+
+@dataclass(frozen=True)
+class LazyCommand:
+    """A command, or a group of commands, in a module of its own."""
+
+    module: str
+    name: str
+    """Of a function or a `typer.Typer` in the module."""
+    summary: str
+    """The first line of its help, which the list of commands shows without importing it."""
+
+    def load(self, called: str) -> Any:
+        """Import the command and return it as typer runs it."""
+        with starting():
+            found = getattr(import_module(f"hge.cli.{self.module}"), self.name)
+        holder = typer.Typer()
+        if isinstance(found, typer.Typer):
+            holder.add_typer(found, name=called)
+        else:
+            holder.command(called)(found)
+        return get_group(holder).commands[called]
+
+
+COMMANDS = {
+    "gates": LazyCommand(
+        "leaderboard",
+        "gates_command",
+        "Compare all scores over the same experts: who finds the right one, how often, and at what cost.",
+    ),
+    "reproduce": LazyCommand(
+        "reproduce",
+        "reproduce_command",
+        "Make the runs that a table or figure needs; made ones are left out, those that were cut off go on.",
+    ),
+    "table": LazyCommand(
+        "table",
+        "table_command",
+        "Show the paper's numbers beside ours: mean ± standard deviation over seeds, a verdict, and the protocol.",
+    ),
+    "demo": LazyCommand(
+        "run",
+        "demo_command",
+        "Learn Split Digits from an unlabelled stream, in seconds, and write a report that shows what happened.",
+    ),
+    "run": LazyCommand(
+        "run",
+        "run_command",
+        "Run a scenario and write config.json, events.jsonl, trace.csv, result.json and report.html.",
+    ),
+    "scenarios": LazyCommand(
+        "scenarios",
+        "scenarios_command",
+        "List the scenarios that can run, what they are made of, and whether their data are there.",
+    ),
+    "trees": LazyCommand(
+        "trees",
+        "trees_command",
+        "Show the trees of runs: as text here, side by side on a page, and as tree-NAME.dot for Graphviz.",
+    ),
+    "report": LazyCommand(
+        "report",
+        "report_command",
+        "Write report.html anew: of a run from its files, or one page for everything below a folder of results.",
+    ),
+    "data": LazyCommand("data", "app", "Find, verify, download and import the data sets."),
+    "bench": LazyCommand("bench", "app", "Measure speed and memory, in ratios within one run."),
+}
+
+
+class LazyGroup(TyperGroup):
+    """A group whose commands are placeholders until one is called."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that is called, and import it."""
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, name and COMMANDS[name].load(name), rest
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hge {__version__}")
+        raise typer.Exit
+
 
 app = typer.Typer(
+    cls=LazyGroup,
     help="Learn for ever from a stream that nobody has labelled with tasks (Gated Experts).",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(data_commands.app, name="data")
-app.add_typer(bench_commands.app, name="bench")
-app.command("gates")(gates_command)
-app.command("reproduce")(reproduce_command)
-app.command("table")(table_command)
-console = Console()
-
-Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
-Out = Annotated[Path, typer.Option(help="Folder for the run's files.")]
 
 
-@app.command()
-def demo(
-    out: Out = Path("runs/demo"),
-    seed: Seed = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
-) -> None:
-    """Learn Split Digits from an unlabelled stream, in seconds, and write a report that shows what happened."""
-    console.print("Ten digits arrive in pairs: five tasks. Nobody tells the learner that there are tasks.")
-    torch.set_num_threads(1)  # images of 8×8 are too small to share; on a busy machine threads wait for each other
-    config = replace(build_config("split-digits"), seed=seed, device=resolve_device(device))
-    _run_and_show(config, out)
-
-
-@app.command("run")
-def run_command(
-    scenario: Annotated[str, typer.Argument(help="See `hge scenarios`.")],
-    method: Annotated[str, typer.Option(help=f"{', '.join(METHODS)}.")] = "ge",
-    recipe: Annotated[str, typer.Option(help=f"{', '.join(RECIPES)}.")] = "default",
-    score: Annotated[
-        str | None, typer.Option(help="sketch, class-sketch or autoencoder.", show_default="the recipe's")
-    ] = None,
-    routing: Annotated[str, typer.Option(help="sample or batch: which one the report shows.")] = "sample",
-    tasks: Annotated[int | None, typer.Option(help="Number of tasks.", show_default="the scenario's")] = None,
-    seed: Seed = 0,
-    epochs_scale: Annotated[float, typer.Option(help="Factor on the recipe's epochs.")] = 1.0,
-    mix: Annotated[str, typer.Option(help="Another scenario, whose tasks come in turn with this one's.")] = "",
-    visits: Annotated[str, typer.Option(help='Order of the tasks, with a factor on the epochs: "0 1 0:0.5 2".')] = "",
-    blend: Annotated[int, typer.Option(help="Batches over which one task fades into the next.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
-    pool: Annotated[str, typer.Option(help="auto, eager (the plain reference), stacked (the fast one).")] = "auto",
-    precision: Annotated[str, typer.Option(help="fp32, tf32, bf16: of products on a GPU.")] = "fp32",
-    on_bad_batch: Annotated[
-        str, typer.Option(help="raise or skip: a batch with NaN, of a wrong shape or with unknown labels.")
-    ] = "raise",
-    track: Annotated[bool, typer.Option("--track", help="Record accuracy over the stream; takes time.")] = False,
-    data: DataFolder = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the run's files.", show_default="runs/NAME")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: learner.epsilon=5."),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a run that was cut off, from its last checkpoint.")
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
-    checkpoint_every: Annotated[
-        int, typer.Option(min=0, help="Batches between checkpoints; 0: none. One that cannot be written is a warning.")
-    ] = 2_000,
 ) -> None:
-    """Run a scenario and write config.json, events.jsonl, trace.csv, result.json and report.html."""
-    config = build_config(scenario, method, recipe, epochs_scale=epochs_scale)
-    config = replace(config, seed=seed, device=resolve_device(device), mix=mix, visits=visits, blend=blend, track=track)
-    config = config if tasks is None else replace(config, tasks=tasks)
-    assignments = [f"score.name={score}"] if score else []
-    assignments += [f"routing={routing}", f"pool={pool}", f"precision={precision}", f"on_bad_batch={on_bad_batch}"]
-    for assignment in [*assignments, *(set_ or [])]:
-        config = override(config, assignment)
-    folder = out or Path("runs") / run_name(config)
-    _run_and_show(config, folder, data, resume=resume, checkpoint_every=checkpoint_every)
+    pass
 
 
-@app.command()
-def scenarios(data: DataFolder = None) -> None:
-    """List the scenarios that can run, what they are made of, and whether their data are there."""
-    folder = data_folder(data)
-    table = Table(box=None, padding=(0, 1, 0, 0))
-    table.add_column("scenario", no_wrap=True)
-    for count in ("tasks", "classes", "images", "epochs", "batches"):
-        table.add_column(count, justify="right", no_wrap=True)
-    table.add_column("data", no_wrap=True)
-    table.add_column("about")
-    absent = [name for name in DATASETS if find(name, folder) is None]
-    for info in SCENARIOS.values():
-        missing = not set(info.datasets).isdisjoint(absent)
-        counts = ["", "", ""]
-        if not missing and info.name != "image-folder":
-            config = build_config(info.name)
-            with console.status(f"reading {info.name}"):
-                scenario = build_scenario(config, Keys(0), folder)
-            batches = scenario.batches(config.batch_size, config.epochs)
-            counts = [str(scenario.classes), str(scenario.images), str(batches)]
-        there = "[red]no[/red]" if missing else "yes" if counts[0] else "yours"
-        epochs = str(PAPER[info.name].epochs)
-        table.add_row(info.name, str(info.tasks), *counts[:2], epochs, counts[2], there, info.about)
-    console.print(table)
-    console.print(f"Data sets are looked for in {folder}; see `hge data`.", soft_wrap=True)
-    if absent:
-        console.print(f"Not there: {', '.join(absent)}.", soft_wrap=True)
+def _placeholder() -> None:
+    pass
 
 
-@app.command()
-def trees(
-    folders: Annotated[list[Path], typer.Argument(help="Folders of finished runs.")],
-    out: Annotated[Path, typer.Option(help="Page with all trees side by side.")] = Path("runs/trees.html"),
-) -> None:
-    """Show the trees of runs: as text here, side by side on a page, and as tree-NAME.dot for Graphviz."""
-    page = write_trees(folders, out)  # first: it reads them all
-    for folder in folders:
-        for name, drawn in trees_of(read_result(folder)).items():
-            console.print(f"[bold]{folder.name}: {name}[/bold]\n{tree_text(drawn.tree)}", highlight=False)
-            (folder / f"tree-{name}.dot").write_text(tree_dot(drawn), encoding="utf-8")
-    console.print(f"Page: {page}", soft_wrap=True)
-
-
-@app.command()
-def report(
-    folder: Annotated[Path, typer.Argument(help="Folder of a finished run, or one with results of many.")],
-) -> None:
-    """Write report.html anew: of a run from its files, or one page for everything below a folder of results."""
-    if not folder.is_dir():
-        raise ValueError(f"folder: got {folder}, expected a folder that is there")
-    of_one_run = any((folder / name).is_file() for name in ("config.json", "result.json", "gates.json"))
-    path = write_report(folder) if of_one_run else write_overview(folder)
-    console.print(f"Report: {path}", soft_wrap=True)
+for _name, _command in COMMANDS.items():
+    app.command(_name, help=_command.summary)(_placeholder)
 
 
 def main() -> None:
@@ -192,112 +145,3 @@ def main() -> None:
         sys.exit(130)
     print(f"hge: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(2)
-
-
-def _run_and_show(
-    config: RunConfig,
-    out: Path,
-    data: Path | None = None,
-    *,
-    resume: bool = False,
-    checkpoint_every: int = CHECKPOINT_EVERY,
-) -> None:
-    check(config)
-    if resume:
-        _tell_where_it_goes_on(config, out)
-    try:
-        with _progress(config) as show:
-            if config.method == "organise":
-                result = organise(config, out, lambda done, total, phase: show(done, total, phase), data)
-            else:
-                result = run(
-                    config,
-                    out,
-                    lambda step, total, learner: show(step.step + 1, total, _status(step, learner)),
-                    data,
-                    resume=resume,
-                    checkpoint_every=checkpoint_every,
-                )
-    except KeyboardInterrupt:
-        goes_on = "; --resume goes on" if checkpoint_every and has_checkpoint(out / CHECKPOINTS) else ""
-        left = f"The events and the trace so far are in {out}{goes_on}." if out.is_dir() else "Nothing was written."
-        console.print(f"Stopped. {left}", soft_wrap=True)
-        raise
-    console.print(_organise_table(config, result) if config.method == "organise" else _result_table(config, result))
-    if result.get("dnf"):
-        console.print("Did not finish: more than five experts within one task (runaway creation).")
-    console.print(f"Report: {write_report(out)}", soft_wrap=True)
-
-
-def _tell_where_it_goes_on(config: RunConfig, out: Path) -> None:
-    check_resumable(config.method)
-    if read_finished(out, config) is not None:
-        console.print(f"The run in {out} had come to its end; nothing is run again.", soft_wrap=True)
-    elif not has_checkpoint(out / CHECKPOINTS):
-        if not is_run_of(out, config):
-            raise other_settings(out)
-        console.print(f"There is no checkpoint in {out}: it begins at the beginning.", soft_wrap=True)
-
-
-@contextmanager
-def _progress(config: RunConfig) -> Iterator[Callable[[int, int, str], None]]:
-    """Show a live line: what is done, a status, time left."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=14),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[status]}"),
-        TimeRemainingColumn(compact=True),
-    )
-    with Progress(*columns, console=console) as progress:
-        line = progress.add_task(config.scenario, total=None, status="starting")
-        yield lambda done, total, status: progress.update(line, completed=done, total=total, status=status)
-
-
-def _status(step: Step, learner: OnlineLearner) -> str:
-    return f"{len(learner.experts)} experts, now {step.expert}, loss {step.loss:.3f}"
-
-
-def _organise_table(config: RunConfig, result: dict[str, Any]) -> Table:
-    table = Table(
-        "", "right expert", "experts queried", title=f"{config.scenario}, batches of {config.test_batch_size}"
-    )
-    for name, row in result["organisation"].items():
-        about = ORGANISATIONS[name]
-        table.add_row(about, f"{row['accuracy']:.2f} %", f"{row['experts_queried']:.2f} of {len(result['tasks'])}")
-    return table
-
-
-def _result_table(config: RunConfig, result: dict[str, Any]) -> Table:
-    table = Table(
-        "",
-        "single samples",
-        f"batches of {config.test_batch_size}",
-        title=config.scenario,
-        title_style="bold",
-    )
-    for name, title, form in (
-        ("accuracy", "accuracy", "{:.2f} %"),
-        ("gate_accuracy", "gate accuracy", "{:.2f} %"),
-        ("experts_queried", "experts queried", "{:.2f}"),
-    ):
-        table.add_row(title, *(form.format(result[f"{name}_{routing}"]) for routing in ("sample", "batch")))
-    if cost := result.get("cost"):  # not in results of earlier versions
-        for name, title, form in (
-            ("gate_multiply_adds", "gate, multiply-adds a row", "{:,}"),
-            ("gate_expert_equivalents", "gate, expert-equivalents", "{:.3g}"),
-            ("answer_ms_per_row", "answer, ms a row", "{:.3g}"),
-        ):
-            table.add_row(title, *(form.format(cost[routing][name]) for routing in ("sample", "batch")))
-    delay = result["switch_delay"]
-    table.add_section()
-    unpromoted = f", {result['experts_unpromoted']} unpromoted" if result["experts_unpromoted"] else ""
-    table.add_row("experts", f"{result['experts']}{unpromoted}")
-    table.add_row("switches found", str(result["switches_found"]))
-    table.add_row("switches missed", str(result["switches_missed"]))
-    table.add_row("switches false", str(result["switches_false"]))
-    if result["batches_skipped"]:
-        table.add_row("bad batches skipped", str(result["batches_skipped"]))
-    table.add_row("delay", "–" if delay is None else f"{delay:.1f} batches")
-    table.add_row("speed", f"{result['samples_per_second']:,.0f} samples/s")
-    return table

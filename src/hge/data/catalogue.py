@@ -6,18 +6,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
-from hge.core.randomness import Keys
 from hge.data.datasets import load
 from hge.data.formats import ImageSet
 from hge.data.image_folder import read_image_folder
-from hge.data.scenarios import Part, Prepare, Scenario, Source, Task, mix, recur
 from hge.data.transforms import AsIs, Flatten, Invert, Permute, ToColour, resize
+
+# The builders import torch, scikit-learn and what needs them: a list of the scenarios does without.
+if TYPE_CHECKING:
+    import torch
+
+    from hge.core.randomness import Keys
+    from hge.data.scenarios import Prepare, Scenario, Source, Task
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,18 @@ def split_digits(request: Request) -> Scenario:
 
 def recurring_digits(request: Request) -> Scenario:
     """Split Digits whose tasks come back: A B A C B D A E C."""
+    from hge.data.scenarios import recur
+
     visits = tuple(t for t in (0, 1, 0, 2, 1, 3, 0, 4, 2) if t < request.tasks)
     return recur(split_digits(request), visits)
 
 
 def permuted(dataset: str, request: Request) -> Scenario:
     """All classes; the first task as they are, each further one with its own permutation of the pixels."""
+    import torch
+
+    from hge.data.scenarios import Part, Scenario, Task
+
     data = _loaded(dataset, request)
     inputs = data.train.x[0].numel()
     tasks = []
@@ -82,6 +91,8 @@ def permuted(dataset: str, request: Request) -> Scenario:
 
 def hybrid(first: str, second: str, prepare: tuple[Prepare, Prepare], request: Request) -> Scenario:
     """The tasks of two data sets in turn, their labels disjoint."""
+    from hge.data.scenarios import mix
+
     if request.tasks < 2:
         raise ValueError(f"tasks: got {request.tasks}, expected at least 2, one of each data set")
     halves = [
@@ -96,6 +107,8 @@ def hybrid(first: str, second: str, prepare: tuple[Prepare, Prepare], request: R
 
 def image_folder(request: Request) -> Scenario:
     """A user's images, split by class into as many tasks as asked for."""
+    from hge.data.scenarios import Scenario
+
     images = read_image_folder(request.folder)
     if len(images.class_names) < request.tasks:
         raise ValueError(
@@ -109,6 +122,8 @@ def image_folder(request: Request) -> Scenario:
 
 def superclass_pairs(request: Request) -> Scenario:
     """CIFAR-100 by pairs of superclasses instead of at random (the paper's side experiment, Section 5.3)."""
+    from hge.data.scenarios import Scenario
+
     data = _loaded("cifar100", request)
     assert data.superclass is not None
     superclass = np.array(data.superclass)
@@ -131,6 +146,8 @@ def _split(
     draw: tuple[int, ...] = (),
 ) -> Scenario:
     """Split the classes evenly into `parts`, at random per seed, and take the first `tasks` of them."""
+    from hge.data.scenarios import Scenario
+
     data = _loaded(dataset, request)
     classes = min(len(data.class_names), 100)  # Tiny ImageNet: 100 classes are drawn (Section 5)
     order = request.keys.rng("classes", *draw).permutation(len(data.class_names))[:classes]
@@ -142,6 +159,10 @@ def _split(
 
 
 def _class_task(data: Loaded, classes: Sequence[int] | np.ndarray, prepare: Prepare, domain: str = "") -> Task:
+    import torch
+
+    from hge.data.scenarios import Part, Task
+
     parts = []
     for source in (data.train, data.test):
         wanted = torch.isin(source.y, torch.as_tensor(np.asarray(classes), device=source.y.device))
@@ -161,10 +182,16 @@ def _loaded(name: str, request: Request) -> Loaded:
 @lru_cache(maxsize=8)
 def _image_set(name: str, size: int, folder: Path, device: str) -> Loaded:
     """Load a data set onto the device, its images resized once; several runs in one process share it."""
+    import torch
+
     return _on_device(load(name, folder), size, torch.device(device))
 
 
 def _on_device(images: ImageSet, size: int, device: torch.device) -> Loaded:
+    import torch
+
+    from hge.data.scenarios import Source
+
     train, test = (
         Source(resize(torch.from_numpy(x), size) if size else torch.from_numpy(x), torch.from_numpy(y)).to(device)
         for x, y in ((images.train_images, images.train_labels), (images.test_images, images.test_labels))
@@ -174,6 +201,12 @@ def _on_device(images: ImageSet, size: int, device: torch.device) -> Loaded:
 
 def _digits(keys: Keys, device: torch.device) -> Loaded:
     """scikit-learn's 8×8 digits: 80 % of each class for training, 20 % for testing, drawn per seed."""
+    import torch
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    from hge.data.scenarios import Source
+
     x, y = load_digits(return_X_y=True)
     seed = keys.integer("split") % 2**32
     rows = train_test_split(np.arange(len(y)), test_size=0.2, stratify=y, random_state=seed)

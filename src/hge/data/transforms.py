@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Permute:
 class Invert:
     """The colour of every pixel inverted.
 
+    >>> import torch
     >>> Invert()(torch.tensor([[0, 200]], dtype=torch.uint8))
     tensor([[255,  55]], dtype=torch.uint8)
     """
@@ -63,6 +65,8 @@ def resize(images: Tensor, size: int) -> Tensor:
     """Return uint8 images [n, channels, size, size], resized bilinearly (antialiased) and rounded, part by part."""
     if images.shape[2:] == (size, size):
         return images
+    import torch  # only this needs it; the list of scenarios does without
+
     parts = [
         torch.nn.functional.interpolate(part.float(), (size, size), mode="bilinear", antialias=True)
         for part in torch.split(images, 10_000)

@@ -1,0 +1,25 @@
+"""The `hge report` command: a page from the files of one run, or of many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from hge.reporting.results_report import write_overview
+from hge.reporting.run_report import write_report
+
+console = Console()
+
+
+def report_command(
+    folder: Annotated[Path, typer.Argument(help="Folder of a finished run, or one with results of many.")],
+) -> None:
+    """Write report.html anew: of a run from its files, or one page for everything below a folder of results."""
+    if not folder.is_dir():
+        raise ValueError(f"folder: got {folder}, expected a folder that is there")
+    of_one_run = any((folder / name).is_file() for name in ("config.json", "result.json", "gates.json"))
+    path = write_report(folder) if of_one_run else write_overview(folder)
+    console.print(f"Report: {path}", soft_wrap=True)

@@ -1,0 +1,201 @@
+"""The `hge run` and `hge demo` commands: a run with a live line, a table of its figures, and a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from hge.cli.data import DataFolder
+from hge.core.config import RunConfig, override
+from hge.experiments.build import check, check_resumable
+from hge.experiments.jobs.plan import run_name
+from hge.experiments.methods import METHODS
+from hge.experiments.recipes import RECIPES, build_config
+from hge.experiments.run_files import is_run_of, read_finished
+from hge.experiments.runner import CHECKPOINT_EVERY, CHECKPOINTS, other_settings, run
+from hge.experiments.tree_comparison import organise
+from hge.experts.pool import resolve_device
+from hge.learning.checkpoint import has_checkpoint
+from hge.learning.online import OnlineLearner, Step
+from hge.reporting.run_report import ORGANISATIONS, write_report
+
+console = Console()
+
+Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
+Out = Annotated[Path, typer.Option(help="Folder for the run's files.")]
+
+
+def demo_command(
+    out: Out = Path("runs/demo"),
+    seed: Seed = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
+) -> None:
+    """Learn Split Digits from an unlabelled stream, in seconds, and write a report that shows what happened."""
+    console.print("Ten digits arrive in pairs: five tasks. Nobody tells the learner that there are tasks.")
+    torch.set_num_threads(1)  # images of 8×8 are too small to share; on a busy machine threads wait for each other
+    config = replace(build_config("split-digits"), seed=seed, device=resolve_device(device))
+    _run_and_show(config, out)
+
+
+def run_command(
+    scenario: Annotated[str, typer.Argument(help="See `hge scenarios`.")],
+    method: Annotated[str, typer.Option(help=f"{', '.join(METHODS)}.")] = "ge",
+    recipe: Annotated[str, typer.Option(help=f"{', '.join(RECIPES)}.")] = "default",
+    score: Annotated[
+        str | None, typer.Option(help="sketch, class-sketch or autoencoder.", show_default="the recipe's")
+    ] = None,
+    routing: Annotated[str, typer.Option(help="sample or batch: which one the report shows.")] = "sample",
+    tasks: Annotated[int | None, typer.Option(help="Number of tasks.", show_default="the scenario's")] = None,
+    seed: Seed = 0,
+    epochs_scale: Annotated[float, typer.Option(help="Factor on the recipe's epochs.")] = 1.0,
+    mix: Annotated[str, typer.Option(help="Another scenario, whose tasks come in turn with this one's.")] = "",
+    visits: Annotated[str, typer.Option(help='Order of the tasks, with a factor on the epochs: "0 1 0:0.5 2".')] = "",
+    blend: Annotated[int, typer.Option(help="Batches over which one task fades into the next.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
+    pool: Annotated[str, typer.Option(help="auto, eager (the plain reference), stacked (the fast one).")] = "auto",
+    precision: Annotated[str, typer.Option(help="fp32, tf32, bf16: of products on a GPU.")] = "fp32",
+    on_bad_batch: Annotated[
+        str, typer.Option(help="raise or skip: a batch with NaN, of a wrong shape or with unknown labels.")
+    ] = "raise",
+    track: Annotated[bool, typer.Option("--track", help="Record accuracy over the stream; takes time.")] = False,
+    data: DataFolder = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the run's files.", show_default="runs/NAME")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: learner.epsilon=5."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with a run that was cut off, from its last checkpoint.")
+    ] = False,
+    checkpoint_every: Annotated[
+        int, typer.Option(min=0, help="Batches between checkpoints; 0: none. One that cannot be written is a warning.")
+    ] = 2_000,
+) -> None:
+    """Run a scenario and write config.json, events.jsonl, trace.csv, result.json and report.html."""
+    config = build_config(scenario, method, recipe, epochs_scale=epochs_scale)
+    config = replace(config, seed=seed, device=resolve_device(device), mix=mix, visits=visits, blend=blend, track=track)
+    config = config if tasks is None else replace(config, tasks=tasks)
+    assignments = [f"score.name={score}"] if score else []
+    assignments += [f"routing={routing}", f"pool={pool}", f"precision={precision}", f"on_bad_batch={on_bad_batch}"]
+    for assignment in [*assignments, *(set_ or [])]:
+        config = override(config, assignment)
+    folder = out or Path("runs") / run_name(config)
+    _run_and_show(config, folder, data, resume=resume, checkpoint_every=checkpoint_every)
+
+
+def _run_and_show(
+    config: RunConfig,
+    out: Path,
+    data: Path | None = None,
+    *,
+    resume: bool = False,
+    checkpoint_every: int = CHECKPOINT_EVERY,
+) -> None:
+    check(config)
+    if resume:
+        _tell_where_it_goes_on(config, out)
+    try:
+        with _progress(config) as show:
+            if config.method == "organise":
+                result = organise(config, out, lambda done, total, phase: show(done, total, phase), data)
+            else:
+                result = run(
+                    config,
+                    out,
+                    lambda step, total, learner: show(step.step + 1, total, _status(step, learner)),
+                    data,
+                    resume=resume,
+                    checkpoint_every=checkpoint_every,
+                )
+    except KeyboardInterrupt:
+        goes_on = "; --resume goes on" if checkpoint_every and has_checkpoint(out / CHECKPOINTS) else ""
+        left = f"The events and the trace so far are in {out}{goes_on}." if out.is_dir() else "Nothing was written."
+        console.print(f"Stopped. {left}", soft_wrap=True)
+        raise
+    console.print(_organise_table(config, result) if config.method == "organise" else _result_table(config, result))
+    if result.get("dnf"):
+        console.print("Did not finish: more than five experts within one task (runaway creation).")
+    console.print(f"Report: {write_report(out)}", soft_wrap=True)
+
+
+def _tell_where_it_goes_on(config: RunConfig, out: Path) -> None:
+    check_resumable(config.method)
+    if read_finished(out, config) is not None:
+        console.print(f"The run in {out} had come to its end; nothing is run again.", soft_wrap=True)
+    elif not has_checkpoint(out / CHECKPOINTS):
+        if not is_run_of(out, config):
+            raise other_settings(out)
+        console.print(f"There is no checkpoint in {out}: it begins at the beginning.", soft_wrap=True)
+
+
+@contextmanager
+def _progress(config: RunConfig) -> Iterator[Callable[[int, int, str], None]]:
+    """Show a live line: what is done, a status, time left."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=14),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[status]}"),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=console) as progress:
+        line = progress.add_task(config.scenario, total=None, status="starting")
+        yield lambda done, total, status: progress.update(line, completed=done, total=total, status=status)
+
+
+def _status(step: Step, learner: OnlineLearner) -> str:
+    return f"{len(learner.experts)} experts, now {step.expert}, loss {step.loss:.3f}"
+
+
+def _organise_table(config: RunConfig, result: dict[str, Any]) -> Table:
+    table = Table(
+        "", "right expert", "experts queried", title=f"{config.scenario}, batches of {config.test_batch_size}"
+    )
+    for name, row in result["organisation"].items():
+        about = ORGANISATIONS[name]
+        table.add_row(about, f"{row['accuracy']:.2f} %", f"{row['experts_queried']:.2f} of {len(result['tasks'])}")
+    return table
+
+
+def _result_table(config: RunConfig, result: dict[str, Any]) -> Table:
+    table = Table(
+        "",
+        "single samples",
+        f"batches of {config.test_batch_size}",
+        title=config.scenario,
+        title_style="bold",
+    )
+    for name, title, form in (
+        ("accuracy", "accuracy", "{:.2f} %"),
+        ("gate_accuracy", "gate accuracy", "{:.2f} %"),
+        ("experts_queried", "experts queried", "{:.2f}"),
+    ):
+        table.add_row(title, *(form.format(result[f"{name}_{routing}"]) for routing in ("sample", "batch")))
+    if cost := result.get("cost"):  # not in results of earlier versions
+        for name, title, form in (
+            ("gate_multiply_adds", "gate, multiply-adds a row", "{:,}"),
+            ("gate_expert_equivalents", "gate, expert-equivalents", "{:.3g}"),
+            ("answer_ms_per_row", "answer, ms a row", "{:.3g}"),
+        ):
+            table.add_row(title, *(form.format(cost[routing][name]) for routing in ("sample", "batch")))
+    delay = result["switch_delay"]
+    table.add_section()
+    unpromoted = f", {result['experts_unpromoted']} unpromoted" if result["experts_unpromoted"] else ""
+    table.add_row("experts", f"{result['experts']}{unpromoted}")
+    table.add_row("switches found", str(result["switches_found"]))
+    table.add_row("switches missed", str(result["switches_missed"]))
+    table.add_row("switches false", str(result["switches_false"]))
+    if result["batches_skipped"]:
+        table.add_row("bad batches skipped", str(result["batches_skipped"]))
+    table.add_row("delay", "–" if delay is None else f"{delay:.1f} batches")
+    table.add_row("speed", f"{result['samples_per_second']:,.0f} samples/s")
+    return table

@@ -1,0 +1,28 @@
+"""The `hge trees` command: the trees of runs, as text, on a page and for Graphviz."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from hge.experiments.run_files import read_result
+from hge.reporting.run_report import trees_of, write_trees
+from hge.reporting.tree_drawing import tree_dot, tree_text
+
+console = Console()
+
+
+def trees_command(
+    folders: Annotated[list[Path], typer.Argument(help="Folders of finished runs.")],
+    out: Annotated[Path, typer.Option(help="Page with all trees side by side.")] = Path("runs/trees.html"),
+) -> None:
+    """Show the trees of runs: as text here, side by side on a page, and as tree-NAME.dot for Graphviz."""
+    page = write_trees(folders, out)  # first: it reads them all
+    for folder in folders:
+        for name, drawn in trees_of(read_result(folder)).items():
+            console.print(f"[bold]{folder.name}: {name}[/bold]\n{tree_text(drawn.tree)}", highlight=False)
+            (folder / f"tree-{name}.dot").write_text(tree_dot(drawn), encoding="utf-8")
+    console.print(f"Page: {page}", soft_wrap=True)

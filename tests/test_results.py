@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -42,7 +43,7 @@ def test_a_page_without_a_place_is_an_error() -> None:
 
 def test_other_figures_are_noticed() -> None:
     text = (ROOT / "docs/results.md").read_text(encoding="utf-8")
-    other = text.replace("| 97.61 ± 0.72 |", "| 99.61 ± 0.72 |")
+    other = re.sub(r"\d\d\.\d\d ± ", "12.34 ± ", text, count=1)
     assert other != text
     assert readme.filled("docs/results.md", other) == text
 

@@ -54,5 +54,14 @@ def test_output_that_differs_is_noticed() -> None:
         run(">>> 1 + 1\n3\n", {}, "page.md", 1)
 
 
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_links_lead_somewhere(page: str) -> None:
+    """The build of the docs checks their links, not those of pages outside of docs."""
+    links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", (ROOT / page).read_text(encoding="utf-8"))
+    here = [link for link in links if "://" not in link]
+    assert here
+    assert [link for link in here if not (ROOT / link).exists()] == []
+
+
 def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150

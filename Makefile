@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help demo test torture check format results clean
+.PHONY: help demo test torture check docs format results clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -12,7 +12,7 @@ help:  ## what can be made
 demo: $(INSTALLED)  ## learn Split Digits from an unlabelled stream and write runs/demo/report.html
 	$(VENV)/bin/hge demo
 
-test: $(INSTALLED) check  ## every check and every test
+test: $(INSTALLED) check docs  ## all checks, the docs and all tests
 	$(VENV)/bin/pytest -n 2
 
 torture: $(INSTALLED)  ## kills, bad inputs, flipped bytes, a long life: a quarter of an hour or more; writes results/torture.json
@@ -24,15 +24,18 @@ check: $(INSTALLED)  ## format, lint, types, layers
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
+docs: $(INSTALLED)  ## build the documentation into site/; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+
 format: $(INSTALLED)  ## format and fix what can be fixed
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-results: $(INSTALLED)  ## make README's results tables anew from results/
+results: $(INSTALLED)  ## generate the tables of README and docs from results/
 	$(VENV)/bin/python benchmarks/readme.py
 
 clean:  ## remove the virtual environment, runs and caches
-	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) runs site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

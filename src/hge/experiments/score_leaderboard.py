@@ -25,13 +25,13 @@ from hge.experiments.build import build_pool, build_scenario, build_spec, check
 from hge.experiments.novelty_roc import last_task_unknown
 from hge.experiments.run_files import commit, write_json
 from hge.experiments.runner import protocol
+from hge.experiments.separate_experts import SeparateExperts
 from hge.experts.joint.calibration import Calibration
 from hge.experts.joint.model import Joint
 from hge.experts.optim import has_batch_norm, repeatable
 from hge.experts.pool import ExpertPool
-from hge.experts.replay import Expert, Remembered, Replay
+from hge.experts.replay import Expert
 from hge.experts.scores import Pupil, Score, build_score
-from hge.gating.switch_detection import LossStats
 from hge.gating.tree import FloatArray, IntArray
 
 GROUPS = (1, 8, 32, 128)
@@ -118,24 +118,20 @@ def _train(
     """Train an expert per task, and beside it the scores that the pool does not keep."""
     spec, device, count = build_spec(config, scenario), pool.device, len(scenario.tasks)
     space = spec.build_space(device)
-    experts = [Expert(k, LossStats(config.learner.alpha), Replay(config.learner.replay_capacity)) for k in range(count)]
+    separate = SeparateExperts(config.learner, scenario, pool, keys)
     learned: dict[str, list[Pupil]] = {name: [] for name in others}
     for expert in range(count):
-        pool.create(expert)
         for name, scores in learned.items():
             score_config = ScoreConfig(name=name, kl_weight=config.score.kl_weight)  # type: ignore[arg-type]
             with keys.seeded("weights", expert, device=device):
                 made = build_score(score_config, spec.optimiser, spec.autoencoder, spec.shape, spec.outputs, space)
             scores.append(Pupil(made.to(device).eval()))
     total = scenario.batches(config.batch_size, config.epochs)
-    for step, (task, batch) in enumerate(scenario.stream(config.batch_size, config.epochs, keys)):
-        own = batch.to(device)
-        experts[task].losses.update(pool.train(task, own, step))
-        experts[task].replay.add(Remembered(step, own), keys.integer("replay", step, task))
+    for step, task, own in separate.train(config.batch_size, config.epochs):
         for scores in learned.values():
             scores[task].teach(as_float(own.x), own.y, keys.generator("noise", step, task, device=device))
         on_progress(step + 1, total, "training")
-    return experts, learned
+    return separate.experts, learned
 
 
 def _contestants(

@@ -14,14 +14,12 @@ import torch
 
 from hge.core.config import RunConfig
 from hge.core.randomness import Keys
-from hge.core.types import Batch
 from hge.data.scenarios import Scenario
 from hge.experiments.build import build_pool, build_scenario, check
 from hge.experiments.run_files import RunRecorder, commit
 from hge.experiments.runner import protocol
+from hge.experiments.separate_experts import SeparateExperts
 from hge.experts.optim import repeatable
-from hge.experts.pool import ExpertPool
-from hge.experts.replay import Expert, Remembered, Replay
 from hge.gating.order_search import (
     OwnedBatches,
     TreeFigures,
@@ -33,34 +31,12 @@ from hge.gating.order_search import (
     statistics,
 )
 from hge.gating.shortlist import Shortlist
-from hge.gating.switch_detection import LossStats
 from hge.gating.tree import FloatArray, IntArray, Routes
 from hge.learning.replay_scores import ScoredReplays
 
 OnProgress = Callable[[int, int, str], None]
 """Called with what is done, what there is to do, and in which phase."""
 ORDERS = 1000
-
-
-class SeparateExperts:
-    """One expert per task, trained on that task alone: the only place where a learner is told tasks, openly."""
-
-    def __init__(self, scenario: Scenario, pool: ExpertPool, keys: Keys, replay_capacity: int) -> None:
-        self.pool = pool
-        self.keys = keys
-        self.experts = [Expert(task, LossStats(), Replay(replay_capacity)) for task in range(len(scenario.tasks))]
-        for expert in self.experts:
-            pool.create(expert.id)
-
-    def train(self, task: int, batch: Batch, step: int) -> None:
-        """Train the task's expert."""
-        batch, expert = batch.to(self.pool.device), self.experts[task]
-        expert.losses.update(self.pool.train(task, batch, step))
-        expert.replay.add(Remembered(step, batch), self.keys.integer("replay", step, task))
-
-    def batch_scores(self, x: torch.Tensor) -> FloatArray:
-        """Return every expert's score of a batch."""
-        return self.pool.batch_scores(range(len(self.experts)), x.to(self.pool.device))
 
 
 def organise(
@@ -82,12 +58,11 @@ def organise(
     learner = replace(config.learner, organisation="tree")
     scores_only = replace(config, net="mlp", augment=False, learner=learner)
     pool = build_pool(scores_only, scenario, keys)
-    experts = SeparateExperts(scenario, pool, keys, config.learner.replay_capacity)
+    experts = SeparateExperts(config.learner, scenario, pool, keys)
     with repeatable(config.deterministic), RunRecorder(folder, config) as recorder:
         trained = scenario.batches(config.batch_size, config.epochs)
         total = trained + _to_score(scenario, config)
-        for step, (task, batch) in enumerate(scenario.stream(config.batch_size, config.epochs, keys)):
-            experts.train(task, batch, step)
+        for step, _, _ in experts.train(config.batch_size, config.epochs):
             on_progress(step + 1, total, "training")
         training, replay, test = _scores(
             experts, scenario, config, keys, lambda scored: on_progress(trained + scored, total, "scoring")

@@ -63,5 +63,19 @@ def test_links_lead_somewhere(page: str) -> None:
     assert [link for link in here if not (ROOT / link).exists()] == []
 
 
+def test_every_package_is_described() -> None:
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    packages = [path.parent.name for path in (ROOT / "src/hge").glob("*/__init__.py")]
+    assert packages
+    assert [name for name in packages if f"| `hge.{name}` |" not in text] == []
+
+
+def test_files_that_the_page_of_the_paper_names_are_there() -> None:
+    text = (ROOT / "docs/paper.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([a-z_]+/[a-z_/]+(?:\.py|/))`", text)
+    assert "learning/learner.py" in named
+    assert [name for name in named if not ((ROOT / "src/hge" / name).exists() or (ROOT / name).exists())] == []
+
+
 def test_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150

@@ -48,6 +48,7 @@ def test_wheel_holds_the_licence(wheel: ZipFile) -> None:
 def test_metadata_name_the_licence_the_paper_and_the_command(wheel: ZipFile) -> None:
     files = {name.partition("/")[2]: name for name in wheel.namelist() if ".dist-info/" in name}
     metadata = Parser().parsestr(wheel.read(files["METADATA"]).decode())
+    assert f"\nversion: {metadata['Version']}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert metadata["License-Expression"] == "Apache-2.0"
     assert "Paper, https://arxiv.org/abs/2412.17188" in metadata.get_all("Project-URL", [])
     assert "hge = hge.cli.main:main" in wheel.read(files["entry_points.txt"]).decode()

@@ -29,14 +29,14 @@ class LazyCommand:
 
     def load(self, called: str) -> Any:
         """Import the command and return it as typer runs it."""
+        holder = typer.Typer()
         with starting():
             found = getattr(import_module(f"hge.cli.{self.module}"), self.name)
-        holder = typer.Typer()
-        if isinstance(found, typer.Typer):
-            holder.add_typer(found, name=called)
-        else:
-            holder.command(called)(found)
-        return get_group(holder).commands[called]
+            if isinstance(found, typer.Typer):
+                holder.add_typer(found, name=called)
+            else:
+                holder.command(called)(found)
+            return get_group(holder).commands[called]  # typer imports pydantic here
 
 
 COMMANDS = {

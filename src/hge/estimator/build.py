@@ -45,6 +45,7 @@ def _spec(model: Any, x: FloatRows, capacity: int) -> PoolSpec:
         precision,
         bool(model.idle_on_host),
         shortlisted=model.organisation == "tree",
+        scaled=check_choice("scale", model.scale, ("standard", "none")) == "standard",
     )
 
 

@@ -18,6 +18,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         self,
         *,
         net: str | NetFactory = "mlp",
+        scale: Literal["standard", "none"] = "standard",
         gate_score: Literal["sketch", "class-sketch", "autoencoder"] = "sketch",
         joint: bool = False,
         mixture: bool = False,
@@ -55,6 +56,10 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         ----------
         net : {"mlp", "mlp-wide", "mlp-relu-logits", "resnet18", "resnet18-cifar", "conv4"} or callable
             Network of every expert, or a factory `(shape of one input, outputs) -> nn.Module` that returns logits.
+        scale : {"standard", "none"}
+            Standardise the inputs inside every expert, by the mean and the standard deviation of the rows that it was
+            trained on (rows: of each feature; images: of each channel), and clip what is more than 10 standard
+            deviations away. Or pass them on as they are: then they should be about 0…1.
         gate_score : {"sketch", "class-sketch", "autoencoder"}
             How an expert's suitability for an input is measured: a Gaussian of what it learned, one of each of its
             classes (better on single rows, costs more), or the paper's autoencoder.
@@ -102,6 +107,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
             Seed of everything random: the same rows in the same order give the same model. None: another each time.
         """
         self.net = net
+        self.scale = scale
         self.gate_score = gate_score
         self.joint = joint
         self.mixture = mixture

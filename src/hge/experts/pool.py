@@ -31,6 +31,7 @@ from hge.experts.optim import (
     multiply_adds,
     state_of,
 )
+from hge.experts.scaling import Standardise
 from hge.experts.scores import UNSUITABLE, Cost, Pupil, Score, Space, build_score
 from hge.experts.weight_average import Average
 from hge.gating.switch_detection import LossStats
@@ -155,6 +156,8 @@ class PoolSpec:
     """Train on flipped and cropped images; scores and replay see them as they came."""
     shortlisted: bool = False
     """Keep a sketch beside a score that has a network."""
+    scaled: bool = False
+    """Standardise inputs: in every expert by what it was trained on, in the sketches by the first rows."""
 
     def __post_init__(self) -> None:
         if self.augment and len(self.shape) != 3:
@@ -162,12 +165,15 @@ class PoolSpec:
 
     def build_space(self, device: torch.device) -> Space:
         """Return the space that the sketches of all experts share."""
-        return Space(self.shape, self.score.components, device)
+        return Space(self.shape, self.score.components, device, scaled=self.scaled and len(self.shape) == 1)
 
     def build(self, keys: Keys, expert: int, device: torch.device, space: Space) -> tuple[nn.Module, Score]:
         """Return an untrained expert's network and score, their weights drawn by (seed, expert)."""
         with keys.seeded("weights", expert, device=device):
-            net = self.net(self.shape, self.outputs).to(device, torch.float32).eval()
+            net = self.net(self.shape, self.outputs).to(device, torch.float32)
+            if self.scaled:
+                net = nn.Sequential(Standardise(self.shape).to(device), net)
+            net.eval()
             score = build_score(
                 self.score,
                 self.optimiser,
@@ -223,7 +229,7 @@ class EagerPool:
         """Add an untrained expert, its weights drawn by (seed, expert)."""
         assert expert == len(self.members), "experts are numbered in order of creation"
         net, score = self.spec.build(self.keys, expert, self.device, self.space)
-        if any(net is member.net for member in self.members):
+        if any(share_modules(net, member.net) for member in self.members):
             raise ValueError("net: got the same module from the factory twice, expected a new one for each expert")
         optimiser = build_optimiser(self.spec.optimiser, net.parameters())
         self.members.append(_Member(net, optimiser, Pupil(score), self.spec.average_of(net)))
@@ -381,6 +387,11 @@ class EagerPool:
 
     def _autocast(self) -> AbstractContextManager[None]:
         return autocast(self.spec.precision, self.device)
+
+
+def share_modules(net: nn.Module, other: nn.Module) -> bool:
+    """Return whether two networks have a module in common."""
+    return not {id(module) for module in net.modules()}.isdisjoint(id(module) for module in other.modules())
 
 
 def copied(tensors: Mapping[str, Tensor], *, on_host: bool) -> dict[str, Tensor]:

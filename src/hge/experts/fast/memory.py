@@ -16,7 +16,7 @@ from hge.core.randomness import Keys
 from hge.core.types import as_float
 from hge.experts.fast.layout import Layout, Stack, move_in
 from hge.experts.optim import arithmetic, autocast, build_optimiser, state_of
-from hge.experts.pool import PoolSpec
+from hge.experts.pool import PoolSpec, share_modules
 from hge.experts.scores import UNSUITABLE, Score
 from hge.experts.weight_average import Average
 
@@ -53,7 +53,7 @@ class Residence:
         """Add an untrained expert, its weights drawn by (seed, expert); say whether the gates' memory has moved."""
         assert expert == len(self.idle), "experts are numbered in order of creation"
         net, optimiser, score = self._build(expert)
-        if self.idle and net is self.net:
+        if self.idle and share_modules(net, self.net):
             raise ValueError("net: got the same module from the factory twice, expected a new one for each expert")
         average = self.spec.average_of(net)
         gate, named = score.gate_tensors(), _own_tensors(net, optimiser, score, average)

@@ -7,7 +7,7 @@ logarithms of a row's length and of that of its part outside the directions, whi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import prod
+from math import log, prod
 
 import torch
 from torch import Tensor
@@ -27,7 +27,9 @@ SHORTEST = 1e-3
 """Of a row's usual length; shorter ones are not told apart, nor is a direction with less spread a principal one."""
 FAR = 10.0
 """Usual distances from the middle. A first row that is farther counts as if it were so far: it would hide others."""
-FIXED = ("centre", "directions", "spread", "length")
+SEVERAL_KINDS = log(5.0)
+"""Standard deviation of the logarithms of the inputs' spreads from which on they are of several kinds."""
+FIXED = ("centre", "units", "directions", "spread", "length")
 NOBODY = -1
 
 
@@ -41,11 +43,17 @@ class Space:
     [[1.0, 0.0, 0.15, 0.0, 0.0]]
     """
 
-    def __init__(self, shape: Shape, directions: int = 0, device: torch.device | None = None) -> None:
+    def __init__(
+        self, shape: Shape, directions: int = 0, device: torch.device | None = None, *, scaled: bool = False
+    ) -> None:
         self.inputs = prod(shape)
         count = min(directions or min(max(self.inputs // 2, FEW_INPUTS), MOST_DIRECTIONS), self.inputs)
         self.device = device or torch.device("cpu")
+        self.scaled = scaled
+        """Every input is measured in its own standard deviation, else all in one unit."""
         self.centre = torch.zeros(self.inputs, device=self.device)
+        self.units = torch.ones(self.inputs, device=self.device)
+        """The standard deviations of the first rows, if scaled."""
         self.directions = torch.zeros(self.inputs, count, device=self.device)
         """[inputs, directions] orthogonal; each over the unit of its coordinate."""
         self.spread = torch.ones(count, device=self.device)
@@ -94,7 +102,9 @@ class Space:
         earlier_of_class = (y[:, None] == y).tril(-1).sum(1)
         learned = earlier_of_class % 2 == 0
         drawn = torch.ones_like(learned) if learned.all() else ~learned
-        rows, others = (limited(x[some].double().cpu()) for some in (drawn, learned))
+        rows, others = x[drawn].double().cpu(), x[learned].double().cpu()
+        units = units_of(rows) if self.scaled else torch.ones(self.inputs, dtype=torch.float64)
+        rows, others = (limited(part / units) for part in (rows, others))
         centre = rows.mean(0)
         centred = rows - centre
         length = centred.square().sum(1).mean().sqrt()
@@ -111,7 +121,8 @@ class Space:
         usual = torch.full((count - found,), float(length) / self.inputs**0.5, dtype=torch.float64)
         shown = ((others - centre) @ principal).square().mean(0).sqrt().maximum(SHORTEST * length)
         spread = TAIL * torch.cat([shown, usual])
-        self.centre.copy_(centre)
+        self.units.copy_(units)
+        self.centre.copy_(centre * units)
         self.directions.copy_(torch.cat([principal, random], dim=1) / spread)
         self.spread.copy_(spread)
         self.length.copy_(length)
@@ -124,6 +135,8 @@ class Space:
         """Return [rows, width], in double: 1, the logarithms of lengths, the coordinates."""
         with torch.autocast(x.device.type, enabled=False):  # never in half precision: it is about small differences
             centred = x.flatten(1).float() - self.centre
+            if self.scaled:
+                centred /= self.units
             coordinates = centred @ self.directions
             lengths = [torch.linalg.vector_norm(centred, dim=1, keepdim=True) / self.length]
             if self.directions.shape[1] < self.inputs:
@@ -167,6 +180,27 @@ class Space:
         self.owner = int(tensors["owner"]) if opening else NOBODY
         for name in FIXED if fixed else ():
             getattr(self, name).copy_(tensors[name])
+
+
+def units_of(rows: Tensor) -> Tensor:
+    """Return a unit for each input: its standard deviation, robustly, if the inputs are of several kinds; else 1.
+
+    Pixels are of one kind: a rare one should not count as much as one that varies a lot. Inputs of one kind have
+    spreads that differ by less than a factor of 5, as one standard deviation of their logarithms.
+
+    >>> rows = torch.tensor([[1.0, 2e6, 5.0], [2.0, 1e6, 5.0], [3.0, 1e6, 5.0]]).double()
+    >>> units_of(rows).tolist(), units_of(rows / torch.tensor([1.0, 1e6, 1.0])).tolist()
+    ([0.8..., 577350.2..., 5.0], [1.0, 1.0, 1.0])
+    """
+    middle = rows.median(0).values
+    apart = (rows - middle).abs()
+    usual = torch.where(apart > 0, apart, torch.nan).nanmedian(0).values.nan_to_num(0.0)
+    spread = apart.minimum(FAR * usual).square().mean(0).sqrt()
+    size = torch.where(middle != 0, middle.abs(), 1.0)
+    varies = spread > SHORTEST**2 * size
+    if varies.sum() < 2 or spread[varies].log().std() < SEVERAL_KINDS:
+        return torch.ones_like(spread)
+    return torch.where(varies, spread, size)
 
 
 def limited(rows: Tensor) -> Tensor:

@@ -1,0 +1,68 @@
+"""Standardisation inside an expert: inputs in any units, scaled by what that expert has been trained on."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from hge.experts.networks import Shape
+
+FARTHEST = 10.0
+"""Standard deviations: values farther from the mean are clipped, for the network and for the statistics."""
+LEAST = 1e-6
+"""Least standard deviation, relative to the mean: below it an input counts as constant."""
+
+
+class Standardise(nn.Module):
+    """Shift and scale inputs to mean 0 and variance 1, by running statistics of the training rows.
+
+    Rows have statistics for each feature, images for each channel. They are cumulative, so they settle as the expert is
+    trained, and they belong to the expert: training another one does not change them.
+
+    >>> scale = Standardise(shape=(2,))
+    >>> rows = torch.tensor([[0.0, 5e6], [2.0, 5e6]])
+    >>> scale.train()(rows).tolist()
+    [[-1.0, 0.0], [1.0, 0.0]]
+    >>> scale.eval()(torch.tensor([[1e30, 5e6]])).tolist()
+    [[10.0, 0.0]]
+    """
+
+    rows: Tensor
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        size = (shape[0], *(1 for _ in shape[1:]))
+        self.over = [0, *range(2, 1 + len(shape))]
+        """Dimensions of a batch that share a statistic."""
+        self.register_buffer("rows", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("variance", torch.zeros(size, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the inputs in standard deviations from the mean; in training mode, after including them in both."""
+        if self.training:
+            self._include(x.detach())
+        scaled = (x.double() - self.mean) / self._deviation
+        return scaled.clamp(-FARTHEST, FARTHEST).to(x.dtype)
+
+    @property
+    def _deviation(self) -> Tensor:
+        least = (LEAST * self.mean.abs()).clamp_min(1e-30)
+        return self.variance.sqrt().maximum(least)
+
+    @torch.no_grad()
+    def _include(self, x: Tensor) -> None:
+        """Update the statistics, in place; one row cannot move them far."""
+        x = x.double()
+        farthest = FARTHEST * self._deviation
+        known = self.rows > 0
+        x = torch.where(known, x.clamp(self.mean - farthest, self.mean + farthest), x)
+        share = len(x) / (self.rows + len(x))
+        mean, variance = x.mean(self.over)[:, None], x.var(self.over, correction=0)[:, None]
+        mean, variance = mean.view_as(self.mean), variance.view_as(self.mean)
+        apart = mean - self.mean
+        self.variance += share * (variance - self.variance) + share * (1 - share) * apart.square()
+        self.mean += share * apart
+        self.rows += len(x)

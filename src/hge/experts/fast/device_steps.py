@@ -81,7 +81,7 @@ class Steps:
     ) -> None:
         """Forward, compare with the bound, update if accepted; write the loss, and 1 if nothing was updated, to `told`.
 
-        `stopped` is set to 1 at the first batch that is refused, and stays 1 for the rest of the run.
+        `stopped` is set to 1 at the first batch that may not be trained, and stays 1 for the rest of the run.
         """
         with self.home.arithmetic():
             before = self.home.running.clone()

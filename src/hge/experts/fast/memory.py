@@ -81,7 +81,7 @@ class Residence:
         self.active = expert
 
     def invite(self, expert: int, *, to_answer: bool) -> None:
-        """Load this expert's network into the visitor: the one for prediction, or the one being trained."""
+        """Load this expert's weights, those for prediction or those being trained, into the visitor (in eval mode)."""
         averaged = to_answer and self.average is not None
         holds = (expert, self.versions[expert], averaged)
         if self.visitor_holds != holds:

@@ -22,7 +22,7 @@ class Cost:
     each: float
     """For each expert queried for the individual row."""
     together: float
-    """For each expert queried for a batch as a whole, per batch."""
+    """For each expert queried for a batch as a whole, per batch; 0: as for its individual rows."""
 
 
 class Score(nn.Module, ABC):

@@ -65,7 +65,7 @@ class Space:
 
     @property
     def width(self) -> int:
-        """Numbers per projected row: 1, the lengths, the coordinates. With all directions there is no residual length."""
+        """Numbers per projected row: 1, the lengths, the coordinates. With all directions there is no residual."""
         count = self.directions.shape[1]
         return 2 + count + (count < self.inputs)
 

@@ -138,7 +138,7 @@ def _write_tensors(folder: Path, stem: str, tensors: Mapping[str, Tensor]) -> di
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write atomically: after a crash the file is either complete or absent."""
+    """Write atomically: after a crash the file is either complete or unchanged."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("wb") as file:

@@ -29,7 +29,7 @@ LARGEST_INPUT = 1e15
 
 
 def batch_fault(batch: Batch, shape: Shape, outputs: int, *, values: bool = True) -> str | None:
-    """Return what is wrong with a batch of a stream, or None; `values` also checks labels and inputs for range.
+    """Return what is wrong with a batch of a stream, or None; `values` enables checks of the labels and inputs.
 
     >>> batch_fault(Batch(torch.zeros(2, 3), torch.tensor([0, 7])), (3,), outputs=5)
     'y: got the labels 0 to 7, expected 0 to 4'

@@ -37,7 +37,7 @@ class Answerer:
     _replay_scores: dict[tuple[int, int], tuple[tuple[int, int], FloatArray]] = field(default_factory=dict)
 
     def route(self, x: Tensor, routing: Routing) -> Routes:
-        """Choose an expert per row, independently of the rows beside it, or one for all rows (`routing="batch"`).
+        """Choose an expert per row, independently of the other rows, or one for all rows (`routing="batch"`).
 
         `routing="window"` treats the rows as consecutive rows of a stream that seldom changes (`window_routing.py`).
 

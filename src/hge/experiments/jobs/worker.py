@@ -114,7 +114,7 @@ def _run(job: Job, place: Place, tell: _Teller) -> dict[str, Any]:
     if job.config.method == "organise":
 
         def tell_batches(done: int, total: int, phase: str) -> None:
-            if phase != "orders":  # the search for Upper is short beside training and scoring
+            if phase != "orders":  # the search for Upper is short compared with training and scoring
                 tell(done, total)
 
         return organise(job.config, folder, tell_batches, place.data)

@@ -38,10 +38,7 @@ class Learner:
     """Learns a stream of batches and adds an expert when the data change. Task boundaries are not given."""
 
     def __init__(self, config: LearnerConfig, pool: ExpertPool, keys: Keys, emit: Emit) -> None:
-        self.config = config
-        self.pool = pool
-        self.keys = keys
-        self.emit = emit
+        self.config, self.pool, self.keys, self.emit = config, pool, keys, emit
         self.experts: list[Expert] = []
         self.recent: RecentBuffer[Batch] = RecentBuffer(config.recent_capacity)
         """R."""

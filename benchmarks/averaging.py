@@ -1,9 +1,10 @@
-"""Should averaged weights answer, and over how long? Experts of CIFAR-100, judged on validation rows.
+"""Should predictions use averaged weights, and with which decay? CIFAR-100 experts, evaluated on validation rows.
 
     python benchmarks/averaging.py [--net small] [--tasks 2] [--device cpu] [--out results/choices/averaging.json]
 
-The first tasks of cif100-10, seed 100; a tenth of the training rows, by content hash, is the validation part. All else
-is the recipe `best`, flips and crops included. `small` is a stand-in of four convolutions for machines without a GPU.
+The first tasks of cif100-10, seed 100; a tenth of the training rows, by content hash, is the validation part. All other
+settings are those of recipe `best`, including flips and crops. `small`, a network of four convolutions, is for machines
+without a GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from hge.experts.fast.pool import StackedPool
 from hge.experts.networks import NETS, Shape
 
 DECAYS = (0.0, 0.97, 0.99, 0.997)
-"""0: the trained weights answer."""
+"""Decays of the average; 0: predictions use the trained weights."""
 SEED, EPOCHS, EVERY = 100, 20, 5
 
 

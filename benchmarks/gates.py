@@ -1,8 +1,8 @@
-"""Which score ships: the leaderboards of `hge gates` on the validation part, seeds of 100 and above.
+"""Which score should be the default? Leaderboards of `hge gates` on the validation part, seeds of 100 and above.
 
     python benchmarks/gates.py [--data FOLDER] [--out results/choices/gates.json]
 
-About ten minutes on one core. Scenarios whose data are not there are left out.
+About ten minutes on one core. Scenarios whose data are not available are skipped.
 """
 
 from __future__ import annotations

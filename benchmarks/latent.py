@@ -1,10 +1,10 @@
-"""Where should the paper's MLP autoencoders be compared: at the mean of the latent, or at a draw of it?
+"""Should the paper's MLP autoencoders be compared at the mean of the latent, or at a sample of it?
 
     python benchmarks/latent.py [--data FOLDER] [--out results/choices/latent.json]
 
-smnist, seed 100: an autoencoder per task, trained as in recipe `paper`, by SGD, which is the paper's choice here, and
-by Adam, its other one; a tenth of the training rows, by content hash, is the validation part. Batches of 128 of one
-task, and single rows, go to the autoencoder with the lowest loss. A few minutes on one core.
+smnist, seed 100: an autoencoder per task, trained as in recipe `paper`, with SGD, the paper's choice for this scenario,
+and with Adam, its choice for others; a tenth of the training rows, by content hash, is the validation part. Batches of
+128 of one task, and single rows, are routed to the autoencoder with the lowest loss. A few minutes on one core.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ GROUP = 128
 
 
 def losses(scenario: Scenario, spec: PoolSpec, task: int, keys: Keys) -> dict[tuple[int, str], np.ndarray]:
-    """Train one task's autoencoder; return its losses on everybody's validation rows, by epochs and latent."""
+    """Train one task's autoencoder; return its losses on the validation rows of all tasks, by epochs and latent."""
     cpu = torch.device("cpu")
     with keys.seeded("weights", task, device=cpu):
         net = spec.autoencoder(spec.shape)
@@ -60,7 +60,7 @@ def losses(scenario: Scenario, spec: PoolSpec, task: int, keys: Keys) -> dict[tu
 
 
 def right(scores: np.ndarray, task: np.ndarray, group: int) -> float:
-    """Return the percentage of groups of one task whose lowest mean loss is their own autoencoder's."""
+    """Return the percentage of groups of one task whose own autoencoder has the lowest mean loss."""
     verdicts = []
     for own in range(len(scores)):
         rows = scores[:, task == own]

@@ -1,4 +1,4 @@
-"""Which learning rate for the default recipe? One expert on digits, judged on a validation part of the training data.
+"""Which learning rate should the default recipe use? One expert on digits, evaluated on held-out training rows.
 
     python benchmarks/learning_rate.py [--out results/choices/learning_rate.json]
 
@@ -28,11 +28,11 @@ EPOCHS = 20
 
 
 def validation_accuracy(rate: float, seed: int) -> float:
-    """Train on nine tenths of the first task of permuted-digits, which is all digits; test on the last tenth."""
+    """Train on nine tenths of the first task of permuted-digits, which has all digits; test on the last tenth."""
     keys = Keys(seed)
     request = Request(1, keys, Path(), torch.device("cpu"))
     rows = SCENARIOS["permuted-digits"].build(request).tasks[0].train.whole()
-    # Not `for_choosing`, which is younger: the figures in results/ are of this part.
+    # Not `for_choosing`, which was added later: the figures in results/ are of this part.
     held_out = torch.tensor([hashlib.blake2b(x.tobytes(), digest_size=1).digest()[0] < 26 for x in rows.x.numpy()])
     train, validation = (Batch(rows.x[part], rows.y[part]) for part in (~held_out, held_out))
     spec = PoolSpec((64,), 10, NETS["mlp"], AUTOENCODERS["mlp"], ScoreConfig(), OptimiserConfig(lr=rate))

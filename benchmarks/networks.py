@@ -1,10 +1,10 @@
-"""Which network should recipe `best` have for photographs? Boards of `hge gates` over candidates, on validation rows.
+"""Which network should recipe `best` use for photographs? Leaderboards of candidates, on validation rows.
 
     python benchmarks/networks.py [--net resnet9-32] [--rate 0.05] [--features 128] [--epochs 20] [--device cuda]
 
-cif100-10, seed 100; a tenth of the training rows, by content hash, is the validation part. All else is the recipe
-`best`: flips and crops, averaged weights. What counts is the joint score's choice for single samples, and how well each
-expert knows its own task.
+cif100-10, seed 100; a tenth of the training rows, by content hash, is the validation part. All other settings are
+those of recipe `best`: flips and crops, averaged weights. The criteria are the joint score's gate accuracy on single
+samples (as in `hge gates`), and the accuracy of each expert on its own task.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SEED = 100
 
 
 class Residual(nn.Sequential):
-    """Adds its input to its output."""
+    """Layers whose input is added to their output."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the sum."""
@@ -41,13 +41,13 @@ class Residual(nn.Sequential):
 
 
 def convolution(inputs: int, outputs: int, *, pool: bool) -> nn.Sequential:
-    """3×3, BatchNorm, ReLU, and half the size if asked."""
+    """3×3 convolution, BatchNorm, ReLU and, if `pool`, max-pooling to half the size."""
     layers = [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
     return nn.Sequential(*layers, *([nn.MaxPool2d(2)] if pool else []))
 
 
 def resnet9(shape: Shape, outputs: int, *, width: int) -> nn.Module:
-    """Four convolutions and two residual blocks; the largest activation of a channel answers for it."""
+    """Four convolutions and two residual blocks; global max-pooling before the linear layer."""
 
     def block(channels: int) -> Residual:
         return Residual(convolution(channels, channels, pool=False), convolution(channels, channels, pool=False))
@@ -75,10 +75,10 @@ CANDIDATES: dict[str, Callable[[Shape, int], nn.Module]] = {
 
 
 def board(net: str, rate: float, features: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Train an expert a task and let the joint score choose, by so many features of an expert."""
+    """Train an expert per task, and evaluate the joint score with this number of features per expert."""
     NETS[net] = CANDIDATES[net]
     joint.FEATURES = features
-    calibration.FEATURES_IN_ALL = 10 * features  # of ten experts: as many of each as was asked for
+    calibration.FEATURES_IN_ALL = 10 * features  # ten experts, each with the requested number
     config = build_config("cif100-10", recipe="best")
     config = replace(config, seed=SEED, device=options.device, precision=options.precision)
     config = replace(config, net=net, epochs=options.epochs)
@@ -94,9 +94,9 @@ def board(net: str, rate: float, features: int, options: argparse.Namespace) -> 
 def main() -> None:
     """Print a table and write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--net", choices=CANDIDATES, action="append", help="may be repeated; all, if none is named")
+    parser.add_argument("--net", choices=CANDIDATES, action="append", help="may be repeated; default: all")
     parser.add_argument("--rate", type=float, action="append", help="learning rate; may be repeated")
-    parser.add_argument("--features", type=int, action="append", help="of an expert in the joint; may be repeated")
+    parser.add_argument("--features", type=int, action="append", help="per expert in the joint score; may be repeated")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", default="fp32")

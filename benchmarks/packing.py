@@ -1,4 +1,4 @@
-"""How many runs side by side make the most of one device: batches per second of 1, 2, 4, … processes together.
+"""How many concurrent runs make the best use of one device: batches per second of 1, 2, 4, … processes together.
 
     python benchmarks/packing.py [--device cuda] [--net mlp] [--processes 1,2,4,8] [--out results/bench/packing.json]
 
@@ -23,11 +23,11 @@ from hge.bench.suite import device_name
 from hge.experiments.run_files import environment, write_json
 
 WARM_UP = 400
-"""Batches: enough for graphs, also those of the rarer functions."""
+"""Batches: enough to capture all CUDA graphs, including those of rarely called functions."""
 
 
 def work(subject: Subject, batches: int) -> None:
-    """Be one of the processes: get ready, say so, wait for the word, learn, and say when it was done."""
+    """Run one of the processes: warm up, print "ready", wait for a line on standard input, learn, print "done"."""
     torch.set_num_threads(1)
     population = Population(subject)
     population.grow(1)
@@ -44,7 +44,7 @@ def work(subject: Subject, batches: int) -> None:
 
 
 def measure(processes: int, arguments: list[str], batches: int) -> dict[str, Any]:
-    """Let so many processes learn at once."""
+    """Return the throughput of this number of processes at once."""
     command = [sys.executable, __file__, "--worker", *arguments]
     workers = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(processes)

@@ -52,15 +52,15 @@ TIMED = ("ge", "hge", "separate")
 SPEED = ("mlp-autoencoder", "mlp-sketch", "resnet18-autoencoder")
 GROUPS = ("1", "8", "32", "128")
 TREES = (("ge", "default"), ("hge", "default"), ("hge", "paper"))
-# scenario, file stem, seeds, the paper's HGE and Upper: experts queried (Table 2); None: the digits are ours
 PAPERS = tuple(dict.fromkeys(cell.scenario for cell in paper_cells(2)))
 """The paper's scenarios."""
+# scenario, file stem, seeds
 ORGANISED = (
     ("split-digits", "digits/split-digits", 3),
     *((name, f"real/{name}", 3) for name in ("smnist", "cif10")),
 )
 RELEASED = (("sketch", "subspace"), ("class-sketch", "class-subspace"))
-"""Scores, and what they took the place of."""
+"""Scores, and the scores that they replaced."""
 # file stem, seeds
 COSTS = (
     ("real/smnist-ge-default", 5),
@@ -97,7 +97,7 @@ def of_seeds(stem: str, seeds: int) -> list[dict[str, Any]]:
 
 
 def digits_table() -> str:
-    """Without task labels, on digits."""
+    """Results without task labels, on digits."""
     lines = [
         "| scenario | method | recipe | accuracy, single samples | accuracy, batches of 32 | gate, single samples "
         "| experts | false / missed switches |",
@@ -115,7 +115,7 @@ def digits_table() -> str:
 
 
 def trees_table() -> str:
-    """What the paper's tree loses against asking everybody's sketch."""
+    """The paper's tree, compared with querying the sketches of all experts."""
     lines = [
         "| scenario | method | recipe | accuracy, single samples | accuracy, batches of 32 "
         "| experts queried, single samples | experts queried, batches of 32 |",
@@ -154,7 +154,7 @@ def organised_table() -> str:
 
 
 def scale_table() -> str:
-    """How the cost of a choice grows with the experts."""
+    """Cost of the gate by the number of experts."""
     rows = json.loads((ROOT / "results" / "scale.json").read_text())["rows"]
     lines = [
         "| experts | gate, a batch of 128, ms | gate, a row, ms | answer, a row, ms | first answer, ms "
@@ -169,7 +169,7 @@ def scale_table() -> str:
 
 
 def sketches_table() -> str:
-    """How often a sketch finds the right expert, beside what it took the place of."""
+    """Gate accuracy of the sketches, beside that of the scores that they replaced."""
     lines = [
         "| scenario | score | 1 | 8 | 32 | 128 | its predecessor: 1 | 8 | 32 | 128 |",
         "|---|---|---|---|---|---|---|---|---|---|",
@@ -186,7 +186,7 @@ def sketches_table() -> str:
 
 
 def costs_table() -> str:
-    """What the gate costs, in multiply-adds and in passes of an expert's network."""
+    """Cost of the gate, in multiply-adds and in forward passes of an expert's network."""
     lines = [
         "| scenario, method, recipe | experts | routing | accuracy | experts asked | gate, multiply-adds a row "
         "| gate, expert-equivalents | gate, ms a row | answer, ms a row |",
@@ -228,7 +228,7 @@ def speed_table() -> str:
 
 
 def boards_of(stem: str, folder: str = "gates") -> tuple[str, list[dict[str, Any]]]:
-    """Return what a leaderboard is about, and the leaderboard of each seed."""
+    """Return the label of a leaderboard (scenario, recipe, network, epochs), and the leaderboard of each seed."""
     files = [ROOT / f"results/{folder}/{stem}-seed{seed}.json" for seed in range(GATE_SEEDS)]
     boards = [json.loads(file.read_text()) for file in files]
     assert {board["part"] for board in boards} == {"test"}
@@ -240,7 +240,7 @@ def boards_of(stem: str, folder: str = "gates") -> tuple[str, list[dict[str, Any
 
 
 def gates_table() -> str:
-    """How often the joint score finds the right expert."""
+    """Gate accuracy of the joint score."""
     lines = [
         f"| scenario, recipe (network), epochs | {' | '.join(GROUPS)} | best other score, 1 | best other score, 128 "
         "| paper's GE, 128 | accuracy, 1 | accuracy, 128 |",
@@ -261,7 +261,7 @@ def gates_table() -> str:
 
 
 def leaderboard_table() -> str:
-    """How often each score finds the right expert."""
+    """Gate accuracy of each score."""
     lines = [
         f"| scenario, recipe (network), epochs | score | {' | '.join(GROUPS)} | accuracy, 1 |",
         "|---|---|---|---|---|---|---|",
@@ -277,7 +277,7 @@ def leaderboard_table() -> str:
 
 
 def unknown_table() -> str:
-    """How well a task that nobody learned is told from the others."""
+    """How well a task that no expert has learned is distinguished from the others."""
     lines = [
         "| scenario, recipe (network), epochs | Separate | mixture of all answers, 1 | area under the curve |",
         "|---|---|---|---|",
@@ -294,7 +294,7 @@ def unknown_table() -> str:
 
 
 def paper_table() -> str:
-    """Accuracy beside that of the paper's Tables 4 and 5, of what was run."""
+    """Accuracy of all runs beside that of the paper's Tables 4 and 5."""
     lines = [
         "| scenario | method | paper | ours | ours, single samples | verdict | recipe | epochs | precision | seeds |",
         "|---|---|---|---|---|---|---|---|---|---|",
@@ -324,7 +324,7 @@ def headline_table() -> str:
 
 
 def switches_table() -> str:
-    """False and missed switches per task beside those of the paper's Table 1, by recipe paper."""
+    """False and missed switches per task beside those of the paper's Table 1, with recipe `paper`."""
     told: dict[tuple[str, str], dict[str, Line]] = {}
     for line in build_table(1, read_results(ROOT / "results")):
         if line.recipe == "paper":
@@ -344,7 +344,7 @@ def switches_table() -> str:
 
 
 def side_table() -> str:
-    """The paper's side experiments, each beside the run that it departs from."""
+    """The paper's side experiments, each beside the run that it varies."""
     keys = ("gate_accuracy_batch", "accuracy_batch", "gate_accuracy_sample", "accuracy_sample")
     lines = [
         "| scenario | what | gate, batches | accuracy, batches | gate, single samples | accuracy, single samples "
@@ -361,7 +361,7 @@ def side_table() -> str:
 
 
 def everything_table() -> str:
-    """How long one seed of the paper's scenarios takes on one H200, by the speed of the runs that were timed."""
+    """Time for one seed of the paper's scenarios on one H200, estimated from the runs that were timed."""
     timed: dict[tuple[str, str], list[float]] = {}
     for result in read_results(ROOT / "results"):
         protocol = result["protocol"]
@@ -402,7 +402,7 @@ PAGES = {
 
 
 def filled(page: str, text: str) -> str:
-    """Return a page's text with every table made anew."""
+    """Return a page's text with every table regenerated."""
     for name, table in PAGES[page].items():
         place = re.compile(rf"(<!-- results: {name} -->\n)(?:\|[^\n]*\n)*")
         made = table()

@@ -1,11 +1,11 @@
-"""How the gate scales: time, memory and accuracy with 10 to 10 000 experts, all of whom are asked.
+"""How the gate scales: time, memory and accuracy with 10 to 10 000 experts, all of which are queried.
 
     python benchmarks/scale.py [--device cpu] [--most 10000] [--out results/scale.json]
 
-MLP experts of 28×28 inputs; the sketch of each has learned 512 rows of a synthetic task of its own, and the networks
-beyond the first are copies of it, which cost as much to keep and to ask. Tasks share 31 domains, so that they have
-neighbours. Times are medians; the first answer is the very first one after the last expert was added, so that nothing
-is prepared for it. Memory is what the pool holds, and the process at its peak; there is no replay of so many.
+MLP experts with 28×28 inputs; the sketch of each is fitted to 512 rows of its own synthetic task, and the networks
+beyond the first are copies of it, which cost as much memory and time. Tasks share 31 domains, so that some are similar.
+Times are medians; the first answer is the first one after the last expert was added, so that nothing is cached for it.
+Memory is that of the pool, and the peak of the process; the added experts have no replay.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ASKED, REPEATS = 64, 9
 def grow(population: Population, experts: int) -> None:
     """Add promoted experts up to this number, each with a sketch of its own task."""
     learner, pool = population.learner, population.learner.pool
-    population.grow(2)  # the space of the sketches is fixed
+    population.grow(2)  # fixes the space of the sketches
     assert isinstance(pool, StackedPool)
     template, score = pool.state(0), SketchScore(pool.home.space)
     while population.size < experts:
@@ -55,7 +55,7 @@ def grow(population: Population, experts: int) -> None:
 
 
 def measure(population: Population, device: str) -> dict[str, Any]:
-    """Ask a grown population about fresh batches of some of its tasks, and about single rows of them."""
+    """Measure a grown population on fresh batches of some of its tasks, and on single rows of them."""
     answerer = Answerer(population.learner)
     owners = np.unique(np.linspace(0, population.size - 1, ASKED).astype(int)).tolist()
     batches = [next(population.task(owner, batches=8).batches(7, 1)).x for owner in owners]
@@ -97,7 +97,7 @@ def main() -> None:
     """Measure all sizes, print a table, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--most", type=int, default=SIZES[-1], help="experts, at the most")
+    parser.add_argument("--most", type=int, default=SIZES[-1], help="largest number of experts")
     parser.add_argument("--out", type=Path, default=Path("results/scale.json"))
     options = parser.parse_args()
     device = resolve_device(options.device)

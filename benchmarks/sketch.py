@@ -1,14 +1,14 @@
-"""How the sketch is made: every choice in it, on validation rows of two scenarios, seed 100.
+"""Ablation of the sketch: each of its design choices, on validation rows of two scenarios, seed 100.
 
     python benchmarks/sketch.py --data DATA [--out results/choices/sketch.json]
 
 Each expert learns its task's training rows once. Figures are the percentage of groups of 1, 8, 32 and 128 validation
-rows that come to their own expert, a task counting as much as another. One thing is changed at a time:
+rows that are routed to their own expert, averaged over tasks. One setting is changed at a time:
 
-- opening: rows from which the directions are drawn (the rest of them at random where the rows show fewer);
-- directions: how many;
-- tail: spreads beyond which a coordinate grows like a logarithm;
-- rows: how many rows an expert has seen, "608 / all" every other one; with and without the allowance for few rows.
+- opening: rows from which the directions are computed (random directions are added if the rows span fewer);
+- directions: their number;
+- tail: standard deviations beyond which a coordinate grows logarithmically;
+- rows: rows that an expert has seen ("608 / all": alternating), with and without the allowance for few rows.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ AT_ONCE = 512
 
 @dataclass(frozen=True)
 class Case:
-    """One way to make a sketch."""
+    """One variant of the sketch."""
 
     name: str
     opening: int = space_module.OPENING
     directions: int = 0
     tail: float = space_module.TAIL
     rows: tuple[int, ...] = (ALL,)
-    """Of one expert after the other, and again from the first."""
+    """Rows that each expert learns, repeated cyclically over the experts."""
     allowance: bool = True
 
 
@@ -75,7 +75,7 @@ CASES = (
 
 @contextmanager
 def as_in(case: Case) -> Iterator[None]:
-    """Make sketches this way inside the block."""
+    """Use this variant of the sketch inside the block."""
     gaussians = sketch_module.gaussians
 
     def without_allowance(moments: Tensor, space: Space) -> Tensor:
@@ -94,7 +94,7 @@ def as_in(case: Case) -> Iterator[None]:
 
 
 def measure(scenario: Scenario, keys: Keys, case: Case) -> dict[str, list[float]]:
-    """Let every expert's sketch and class-sketch learn its task; return how many groups come to their own."""
+    """Fit every expert's sketch and class-sketch to its task; return the percentages of groups routed correctly."""
     space, found = Space(scenario.shape, case.directions), {}
     tasks = scenario.tasks
     orders = [torch.from_numpy(keys.rng("shuffle", t, 0).permutation(len(task.train))) for t, task in enumerate(tasks)]

@@ -1,4 +1,4 @@
-"""How wide should the recipe `best` make the MLP? Experts of SMNIST, judged on validation rows.
+"""How wide should the MLP of recipe `best` be? SMNIST experts, evaluated on validation rows.
 
     python benchmarks/width.py [--data DIR] [--out results/choices/width.json]
 
@@ -30,7 +30,7 @@ WIDTHS, SEEDS, EPOCHS = (100, 400), (100, 101), 10
 
 
 def validation_accuracy(width: int, seed: int, data: Path | None) -> list[float]:
-    """Train an expert for each task; return each one's accuracy on its own."""
+    """Train an expert for each task; return each one's accuracy on its own task."""
     config = replace(build_config("smnist", recipe="best"), seed=seed, device="cpu")
     scenario = for_choosing(build_scenario(config, Keys(seed), data))
     spec = replace(build_spec(config, scenario), net=partial(MLP, hidden=width), score=ScoreConfig())

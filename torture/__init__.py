@@ -1,1 +1,1 @@
-"""What a learner must survive: kills, bad inputs, flipped bytes, a long life. `make torture` runs all of it."""
+"""Robustness tests: kills, bad inputs, corrupted files, long runs. `make torture` runs all of them."""

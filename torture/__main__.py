@@ -1,4 +1,4 @@
-"""`python -m torture`: everything, with progress; the figures land in results/torture.json."""
+"""`python -m torture`: run all robustness tests, and write the figures to results/torture.json."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ started = time.monotonic()
 
 
 def tell(line: str) -> None:
-    """Show progress."""
+    """Print a line of progress."""
     print(f"{time.monotonic() - started:6.0f} s  {line}", flush=True)
 
 
 def main() -> int:
-    """Run the parts that were asked for; return 1 if any of them found something."""
+    """Run the requested parts; return 1 if any of them found a failure."""
     parser = argparse.ArgumentParser(prog="python -m torture", description=__doc__)
     parts = f"{', '.join(PARTS)}; if none is named, {', '.join(ALWAYS)}"
     parser.add_argument("parts", nargs="*", metavar="PART", help=parts)
@@ -58,7 +58,7 @@ def main() -> int:
     if unknown:
         parser.error(f"parts: got {', '.join(unknown)}, expected {', '.join(PARTS)}")
     torch.set_num_threads(1)
-    # Parts that are not run now keep their figures: not every machine has a GPU, and a Ctrl-C may come.
+    # Parts that are not run now keep their figures: not every machine has a GPU, and the run may be interrupted.
     report = json.loads(arguments.out.read_text()) if arguments.out.is_file() else {}
     for name in arguments.parts or ALWAYS:
         begun = time.monotonic()
@@ -74,7 +74,7 @@ def main() -> int:
 
 
 def complaints_of(name: str, found: dict[str, Any]) -> list[str]:
-    """Return what must not be in a part's figures."""
+    """Return the failures in a part's figures."""
     complaints = [f"{name}: {text}" for text in found.get("wrong", []) + found.get("differences", [])]
     if name.startswith("kills"):
         complaints += [f"{name}: resumed from {place}" for place in found["resumed_from"] if place <= 0]

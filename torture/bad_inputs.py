@@ -1,4 +1,4 @@
-"""Inputs that nobody should give: an error that says what was wrong and changes nothing, or they are taken."""
+"""Bad inputs: each is accepted, or refused with an error that names the problem and leaves the state unchanged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LARGEST_EPOCHS = 2
 
 
 def torture_inputs(folder: Path, examples: int, seed_: int, tell: Tell) -> dict[str, Any]:
-    """Call everything with generated inputs; return how often what happened, and all that was wrong."""
+    """Call all methods with generated inputs; return the counts of the outcomes, and all failures."""
     fuzz = Fuzz(folder, tell)
 
     @seed(seed_)
@@ -48,7 +48,7 @@ def torture_inputs(folder: Path, examples: int, seed_: int, tell: Tell) -> dict[
 
 
 class Fuzz:
-    """A model that is given everything, and looked at after each call."""
+    """A model that is called with generated inputs, and checked after each call."""
 
     def __init__(self, folder: Path, tell: Tell) -> None:
         rng = np.random.default_rng(0)
@@ -63,7 +63,7 @@ class Fuzz:
         self.wrong: list[str] = []
 
     def run(self, call: str, data: st.DataObject) -> None:
-        """Make one call; note what came of it."""
+        """Make one call and record its outcome."""
         special = {"construct": self._construct, "load": self._load}
         outcome, shown = special[call](data) if call in special else self._call(call, data)
         self.number += 1
@@ -88,13 +88,13 @@ class Fuzz:
         return outcome, f"({', '.join(f'{a!r:.80}' for a in arguments)})"
 
     def _construct(self, data: st.DataObject) -> tuple[str, str]:
-        """Change a parameter of a model that has learned, and learn on; the old state must survive an error."""
+        """Change a parameter of a fitted model and fit it again; an error must leave the old state unchanged."""
         name = data.draw(st.sampled_from(sorted(self.good.get_params())))
         value = data.draw(VALUES)
         if name == "epochs" and isinstance(value, int) and value > LARGEST_EPOCHS:
-            value = LARGEST_EPOCHS  # legitimate, and would take for ever
+            value = LARGEST_EPOCHS  # valid, but would take too long
         self.model.set_params(**{name: value})
-        # The one that is blamed may be another one that the value does not go with.
+        # The error may name another parameter that is incompatible with the value.
         outcome = attempt(lambda: self.model.fit(self.X, self.y), r"[a-z_]+:")
         self.model.set_params(**{name: self.good.get_params()[name]})
         if outcome == "accepted":
@@ -146,7 +146,7 @@ VALUES = st.one_of(
 
 @st.composite
 def rows(draw: st.DrawFn, good: Any) -> Any:
-    """Draw X: rows that are spoiled in one way or another, or something else altogether."""
+    """Draw X: rows that are corrupted in one of several ways, or an arbitrary object."""
     way = draw(st.integers(0, 9))
     count = draw(st.integers(0, 12))
     if way == 0:
@@ -172,7 +172,7 @@ def rows(draw: st.DrawFn, good: Any) -> Any:
 
 @st.composite
 def labels(draw: st.DrawFn, good: Any) -> Any:
-    """Draw y: labels that are spoiled, of another length, or something else altogether."""
+    """Draw y: labels that are corrupted or of another length, or an arbitrary object."""
     way = draw(st.integers(0, 7))
     y = good[: draw(st.integers(0, 12))]
     if way == 0:

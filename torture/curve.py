@@ -1,4 +1,4 @@
-"""The soak's memory curve as a picture: `python -m torture.curve` draws docs/soak.svg from results/torture.json."""
+"""Plot of the soak test's memory curve: `python -m torture.curve` draws docs/soak.svg from results/torture.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A learner's whole state, and its answers, as a short text: two are the same only if every bit is."""
+"""Digests of a learner's whole state and of its predictions: two are equal only if every bit is."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from hge.learning.state import Snapshot, take
 
 
 def state_digest(learner: Learner) -> str:
-    """Return the digest of all that a learner knows."""
+    """Return the digest of a learner's whole state."""
     return snapshot_digest(take(learner))
 
 
 def snapshot_digest(snapshot: Snapshot) -> str:
-    """Return the digest of a state, in memory or read from a disk."""
+    """Return the digest of a state, in memory or read from disk."""
     digest = hashlib.sha256(json.dumps(snapshot.facts, sort_keys=True).encode())
     for tensors in (snapshot.tensors, *snapshot.experts):
         for name in sorted(tensors):

@@ -1,4 +1,4 @@
-"""Change bytes of checkpoint files: every change is recognised, and no state is read that was never written."""
+"""Corrupt checkpoint files: every change is detected, and no state is loaded that was never saved."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Tell = Callable[[str], None]
 
 
 def torture_flips(folder: Path, flips: int, seed: int, tell: Tell) -> dict[str, Any]:
-    """Save a model twice, then change one byte after the other; return what loading made of it."""
+    """Save a model twice, then load it with one corrupted file at a time; return the outcomes."""
     newest, before = _save_twice(folder)
     contents = {path: path.read_bytes() for path in sorted(folder.iterdir())}
     manifest = max(folder.glob("checkpoint-*.json"), key=lambda path: int(path.stem.partition("-")[2]))
@@ -41,7 +41,7 @@ def torture_flips(folder: Path, flips: int, seed: int, tell: Tell) -> dict[str, 
 
 
 def _save_twice(folder: Path) -> tuple[str, str]:
-    """Save a model with an idle expert at two moments; return the digests, the newest first."""
+    """Save a model with an idle expert twice, with training in between; return the digests, the newest first."""
     rng = np.random.default_rng(0)
     X, y = rng.random((200, 6), dtype=np.float32), rng.integers(0, 2, 200)
     model = GatedExperts(class_capacity=4, batch_size=10)
@@ -57,7 +57,7 @@ def _save_twice(folder: Path) -> tuple[str, str]:
 
 
 def _load_changed(folder: Path, path: Path, content: bytes, moments: random.Random) -> str:
-    """Change a bit, a byte, or cut the file off; say what loading gave."""
+    """Flip a bit of the file or truncate it; return the outcome of loading."""
     changed = bytearray(content)
     place = moments.randrange(len(content))
     if moments.random() < 0.9:

@@ -1,4 +1,4 @@
-"""Kill -9, resume, kill again, and at the end compare with a run that nobody touched: every byte."""
+"""Kill -9 and resume runs repeatedly, then compare every byte with an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Tell = Callable[[str], None]
 METHODS = (("ge", "default"), ("hge", "default"), ("ge", "paper"), ("hge", "paper"))
 COMPARED = ("events.jsonl", "trace.csv", "final.json")
 LONGEST_WAIT = 0.8
-"""Seconds from a checkpoint to a random kill, at the most."""
+"""Longest time from a checkpoint to a random kill, in seconds."""
 
 
 def torture_kills(
@@ -35,7 +35,7 @@ def torture_kills(
     device: str = "cpu",
     workers: int = 1,
 ) -> dict[str, Any]:
-    """Kill runs of every method and seed a few times each, so many runs at once; return what happened."""
+    """Kill runs of every method and seed a few times each, `workers` runs at once; return the outcomes."""
     orders = [
         Order(str(folder / f"{method}-{recipe}-{seed}"), method, recipe, seed, device=device)
         for seed in seeds
@@ -61,7 +61,7 @@ def torture_kills(
 
 
 def compare(order: Order, tell: Tell) -> tuple[list[dict[str, Any]], list[str]]:
-    """Kill a run again and again; return its deaths, and the files in which it differs from one that nobody touched."""
+    """Kill a run repeatedly; return the kills, and the files in which it differs from an uninterrupted run."""
     whole, killed = (replace(order, folder=f"{order.folder}-{part}") for part in ("whole", "killed"))
     follow(whole, random.Random())
     name = Path(order.folder).name
@@ -70,8 +70,8 @@ def compare(order: Order, tell: Tell) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def chain(order: Order, moments: random.Random, tell: Tell) -> list[dict[str, Any]]:
-    """Kill one run at any moment, in a delicate state, between writing and renaming; then let it end."""
-    # GE's newcomers are promoted so soon that no checkpoint falls into their probation; the others' are not.
+    """Kill one run at a random moment, in a delicate state, and between writing and renaming; then let it finish."""
+    # GE by default promotes newcomers so soon that no checkpoint falls into their probation; the others do not.
     soon = (order.method, order.recipe) == ("ge", "default")
     delicate: Kind = "set-aside" if soon or order.seed % 3 == 0 else "probation"
     kinds: tuple[Kind, ...] = ("random", delicate, "renaming", "none")
@@ -88,7 +88,7 @@ def chain(order: Order, moments: random.Random, tell: Tell) -> list[dict[str, An
 
 
 def follow(order: Order, moments: random.Random) -> dict[str, Any]:
-    """Run until death or the end; return what was told meanwhile."""
+    """Run until killed or finished; return what the run reported."""
     process = _start(order)
     facts: dict[str, Any] = {"kind": order.kind, "method": order.method, "recipe": order.recipe, "seed": order.seed}
     assert process.stdout is not None
@@ -109,7 +109,7 @@ def follow(order: Order, moments: random.Random) -> dict[str, Any]:
 
 
 def _saved(order: Order) -> dict[str, Any]:
-    """Return what the checkpoint says that a killed run left behind."""
+    """Return the state in the newest checkpoint of a killed run."""
     manifests = (Path(order.folder) / CHECKPOINTS).glob("checkpoint-*.json")
     newest = max(manifests, key=lambda path: int(path.stem.partition("-")[2]))
     learner = json.loads(newest.read_text())["body"]["learner"]

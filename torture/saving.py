@@ -1,4 +1,4 @@
-"""What checkpoints cost: the same stream learned with and without them, in turns."""
+"""Cost of checkpoints: the same stream learned with and without them, in turns."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hge.learning.state import take
 Tell = Callable[[str], None]
 SUBJECT = Subject("mlp", "28x28", "sketch", "cpu")
 EPOCH = 200
-"""Batches of the task before its rows come again."""
+"""Batches of the task before its rows repeat."""
 
 
 def torture_saving(folder: Path, experts: int, turns: int, tell: Tell, every: int = CHECKPOINT_EVERY) -> dict[str, Any]:
-    """Learn stretches of batches of 128 images the size of MNIST's, with a checkpoint after each and without."""
+    """Learn stretches of batches of 128 MNIST-sized images, with a checkpoint after each stretch and without."""
     learners = [Population(SUBJECT) for _ in range(2)]
     for population in learners:
         population.grow(experts)
@@ -44,7 +44,7 @@ def torture_saving(folder: Path, experts: int, turns: int, tell: Tell, every: in
         writing.append(round(time.perf_counter() - started, 3))
 
     contenders = {"without": lambda: stretch(plain), "with": with_checkpoint}
-    take_turns(contenders, 1, "cpu")  # the first checkpoint writes the idle experts, too
+    take_turns(contenders, 1, "cpu")  # the first checkpoint also writes the idle experts
     seconds = take_turns(contenders, turns, "cpu")
     cost = Spread.of(w / p - 1 for w, p in zip(seconds["with"], seconds["without"], strict=True))
     tell(f"saving: {100 * cost.median:.2f} % of the throughput")

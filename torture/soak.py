@@ -1,4 +1,4 @@
-"""A long life without a task change: memory and file handles must not grow."""
+"""A long run without a task change: memory and file handles must not grow."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ BATCH_SIZE = 16
 PER_CALL = 20
 """Batches in one call of `partial_fit`."""
 WARM_UP = 0.1
-"""Share of the batches before the memory must be flat."""
+"""Share of the batches after which memory must stay flat."""
 MOST_GROWTH = 8 << 20
-"""Bytes that a straight line through the curve may rise after the warm-up, all in all."""
+"""Largest allowed rise, in bytes, of a straight line fitted to the curve after the warm-up."""
 
 
 def torture_soak(folder: Path, batches: int, every: int, seed: int, tell: Tell) -> dict[str, Any]:
-    """Learn, save and predict; read memory and handles every so many batches."""
+    """Learn, save and predict; measure memory and file handles every `every` batches."""
     rng, model = np.random.default_rng(seed), GatedExperts(batch_size=BATCH_SIZE, class_capacity=4)
     curve, handles, started = [], [], time.monotonic()
     for learned in range(0, batches, PER_CALL):
@@ -54,7 +54,7 @@ def torture_soak(folder: Path, batches: int, every: int, seed: int, tell: Tell) 
 
 
 def _rows(rng: np.random.Generator) -> tuple[Any, Any]:
-    """Return rows of the one task there is: four classes around four places."""
+    """Return rows of the single task: four classes around four centres."""
     y = rng.integers(0, 4, BATCH_SIZE * PER_CALL)
     x = rng.normal(0, 0.25, (len(y), 8)).astype(np.float32)
     x[np.arange(len(y)), y] += 1

@@ -1,6 +1,6 @@
-"""A run that is killed at a certain kind of moment: `python -m torture.victim ORDER`, an order in JSON.
+"""A run that is killed at a certain kind of moment: `python -m torture.victim ORDER`, with the order in JSON.
 
-It tells on standard output where it began, and what the state was when it died.
+It prints on standard output where it began, and its state when it is killed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Kind = Literal["none", "random", "probation", "set-aside", "renaming"]
 
 @dataclass(frozen=True)
 class Order:
-    """Which run, and how it dies."""
+    """Which run to make, and when to kill it."""
 
     folder: str
     method: str
@@ -39,40 +39,40 @@ class Order:
     seed: int
     kind: Kind = "none"
     moment: int = 0
-    """Batches after the state that was waited for; for renaming, which of a checkpoint's files."""
+    """Batches to wait after the required state; for renaming, the number of the checkpoint's file."""
     scenario: str = "recurring-digits"
     epochs_scale: float = 0.25
     checkpoint_every: int = 5
     device: str = "cpu"
 
     def as_json(self) -> str:
-        """Return the order as one argument of a command."""
+        """Return the order as one command-line argument."""
         return json.dumps(asdict(self))
 
 
 RENAMED = ("state-", "expert-", "checkpoint-")
-"""The files of a checkpoint, in the order in which they get their names."""
+"""Prefixes of a checkpoint's files, in the order in which they are renamed."""
 CHECKPOINTS_BEFORE = 4
-"""Checkpoints of a life before the one that is cut off between writing and renaming."""
+"""Checkpoints of a process before the one that is interrupted between writing and renaming."""
 
 
 class Death:
-    """Waits for its moment, and kills this process."""
+    """Kills this process at the ordered moment."""
 
     def __init__(self, order: Order) -> None:
         self.order = order
         self.learner: Learner | None = None
         self.saved: dict[str, int] = {}
-        """What the newest checkpoint of this life holds: newcomers on probation, batches that are set aside."""
+        """Counts in the newest checkpoint of this process: newcomers on probation, batches that are set aside."""
         self.checkpoints = 0
         self.countdown = -1
         self._begun = self._armed = False
 
     def on_step(self, step: Step, total: int, learner: Any) -> None:
-        """Look whether the moment has come, after a batch."""
+        """Check after a batch whether the moment has come."""
         self._begin(step.step)
         if self.order.kind == "random" and not self._armed and self.saved:
-            tell("armed")  # whoever ordered the run kills it, at any moment from now on
+            tell("armed")  # the parent process kills this one at a random moment from now on
             self._armed = True
         if self._waited_for():
             self.countdown = self.order.moment if self.countdown < 0 else self.countdown - 1
@@ -80,7 +80,7 @@ class Death:
                 self.die(step=step.step)
 
     def on_end(self, learner: Learner) -> None:
-        """Keep who has learned the stream; a run that goes on at its end learns no batch."""
+        """Keep the learner at the end of the stream; a run that resumes there learns no batch."""
         self._begin(learner.steps)
         self.learner = learner
 
@@ -90,14 +90,14 @@ class Death:
             self._begun = True
 
     def on_checkpoint(self, snapshot: Snapshot) -> None:
-        """Note what was saved."""
+        """Record what was saved."""
         self.checkpoints += 1
         recent = snapshot.facts["recent"]["entries"]
         set_aside = sum(expert is None for _, expert, _ in recent)
         self.saved = {"probation": len(snapshot.facts["newcomers"]), "set-aside": set_aside}
 
     def die(self, **facts: Any) -> None:
-        """Tell the state, then kill -9."""
+        """Report the state, then kill -9."""
         tell("dies", **facts)
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -106,12 +106,12 @@ class Death:
 
 
 def tell(what: str, **facts: Any) -> None:
-    """Say something to whoever ordered the run."""
+    """Report an event to the parent process."""
     print(json.dumps({"told": what} | facts), flush=True)
 
 
 def watch(death: Death) -> None:
-    """Let death see checkpoints being written and renamed, and the stream's end."""
+    """Notify `death` when checkpoints are written and renamed, and at the end of the stream."""
     write, rename, end = Checkpoints.write, Path.replace, Learner.end_stream
 
     def writing(self: Checkpoints, snapshot: Snapshot, facts: Any) -> Path:
@@ -135,7 +135,7 @@ def watch(death: Death) -> None:
 
 
 def main(order: Order) -> None:
-    """Run, until the end or until death; at the end, leave the digests of weights and answers."""
+    """Run until finished or killed; at the end, write the digests of weights and predictions."""
     torch.set_num_threads(1)
     config = build_config(order.scenario, order.method, order.recipe, epochs_scale=order.epochs_scale)
     config = replace(config, seed=order.seed, device=order.device, deterministic=True)

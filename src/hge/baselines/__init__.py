@@ -1,1 +1,1 @@
-"""What the paper's tables compare Gated Experts with, one method per file."""
+"""Baselines from the paper's tables, one method per file."""

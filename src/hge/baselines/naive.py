@@ -1,4 +1,4 @@
-"""Naive: one network, trained on whatever comes, as if the stream were one task. It forgets; how much is the point.
+"""Naive: one network trained on the whole stream as if it were one task; it shows the extent of forgetting.
 
 Needs: no boundaries, no task ids, no stored rows, one pass over each batch.
 """
@@ -10,5 +10,5 @@ from hge.learning.online import Setting
 
 
 def build(setting: Setting) -> Separate:
-    """Return a learner with one expert, to which every batch belongs."""
+    """Return a learner with one expert, trained on every batch."""
     return Separate(setting.pool(), setting.emit, current_task=lambda: 0)

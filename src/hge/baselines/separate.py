@@ -1,4 +1,4 @@
-"""Separate (Section 5.3), the upper bound: one expert per task, in training and in testing. It is told the tasks."""
+"""Separate (Section 5.3), the upper bound: one expert per task; task ids are given in training and testing."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ def build(setting: Setting) -> Separate:
 
 
 NO_BOUND = LossStats(alpha=1.0, count=2, mean=1e30)
-"""Statistics that no loss changes, and a bound that every number is below."""
+"""Statistics that no loss changes, with a bound above every finite loss."""
 
 
 class Separate:
-    """Trains the expert of the task that it is told.
+    """Trains one expert per task, given the task of each batch.
 
-    The first task's expert is there, the others come with their tasks. So no switch is ever missed or false, which says
-    nothing about detection.
+    The first expert exists from the start; each further one is created with its task. So no switch is missed or false,
+    which says nothing about detection.
     """
 
     def __init__(self, pool: ExpertPool, emit: Emit, current_task: Callable[[], int] = lambda: 0) -> None:
         self.pool = pool
         self.emit = emit
         self.current_task = current_task
-        """Returns the task of the batch that was drawn last from the stream."""
+        """Returns the task of the batch drawn last from the stream."""
         self.expert_of: dict[int, int] = {}
         """task -> expert."""
         self.experts: list[int] = []
         self.batches: list[int] = []
-        """Batches that each expert was given."""
+        """Number of batches given to each expert."""
         self.newcomers: list[int] = []
         self.tree = Tree()
         self.steps = 0
@@ -57,11 +57,11 @@ class Separate:
         self._new_expert()
 
     def learn_all(self, batches: Iterable[Batch]) -> Iterator[Step]:
-        """Learn the batches in order, each for the task that it came from."""
+        """Learn the batches in order, each with the expert of its task."""
         return self.learn_told((self.current_task(), batch) for batch in batches)
 
     def learn_told(self, stream: Iterable[tuple[int, Batch]]) -> Iterator[Step]:
-        """Learn (task, batch) after (task, batch), those of one task in runs that the pool can do fast."""
+        """Learn (task, batch) pairs in order; consecutive batches of one task are learned in fast runs."""
         for task, told in groupby(stream, key=itemgetter(0)):
             expert = self._expert_for(task)
             yield from self._learn(expert, (batch.to(self.pool.device) for _, batch in told))
@@ -79,7 +79,7 @@ class Separate:
         return expert
 
     def _learn(self, expert: int, batches: Iterator[Batch]) -> Iterator[Step]:
-        """Train an expert, whatever the loss; a batch that cannot be trained ends a run, and the next one begins."""
+        """Train an expert regardless of the loss; a batch that cannot be trained on is skipped and starts a new run."""
         pulled: deque[Batch] = deque()
         for batch in batches:
             pulled.append(batch)
@@ -101,14 +101,14 @@ class Separate:
         return Step(self.steps - 1, expert, loss, inf, False, 0, trained)
 
     def end_stream(self) -> None:
-        """Nothing is left to be done."""
+        """Do nothing: no work is deferred."""
 
     def answers(self) -> Answers:
-        """Return what answers test rows of the first task."""
+        """Return an object that predicts test rows of the first task."""
         return self.answers_for(0)
 
     def answers_for(self, task: int) -> Answers:
-        """Return what answers test rows of a task."""
+        """Return an object that predicts test rows of a task."""
         return ToldAnswers(self, task)
 
     def _new_expert(self) -> int:
@@ -120,7 +120,7 @@ class Separate:
         return expert
 
     def take(self) -> Snapshot:
-        """Copy the state. It must not be in the middle of `learn_told`."""
+        """Copy the state; must not be called while `learn_told` is running."""
         facts = {
             "steps": self.steps,
             "active": self.active,
@@ -130,7 +130,7 @@ class Separate:
         return Snapshot(facts, shared_tensors(self.pool), [self.pool.state(expert) for expert in self.experts])
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Become what the snapshot was taken of."""
+        """Load a snapshot's state."""
         facts = snapshot.facts
         while len(self.experts) < len(facts["experts"]):
             self._new_expert()
@@ -143,13 +143,13 @@ class Separate:
 
 @dataclass(frozen=True)
 class ToldAnswers:
-    """Answers for test data of one task, which it is told."""
+    """Predicts test data of one given task."""
 
     learner: Separate
     task: int
 
     def route(self, x: Tensor, routing: Routing) -> Routes:
-        """Send everything to the task's expert; to the first one if the stream never came to the task."""
+        """Route all rows to the task's expert, or to the first expert if the task has not been in the stream."""
         groups = 1 if routing == "batch" else len(x)
         expert = np.full(groups, self.learner.expert_of.get(self.task, 0))
         scores = np.full((len(self.learner.experts), groups), inf)
@@ -161,5 +161,5 @@ class ToldAnswers:
         return ask(self.learner.pool, x, routes, outputs)
 
     def gate_multiply_adds(self, asked: float, rows: int) -> float:
-        """There is no gate."""
+        """Return 0: there is no gate."""
         return 0.0

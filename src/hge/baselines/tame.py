@@ -1,9 +1,9 @@
-"""TAME (Zhu et al. 2022), as Sections 3 and 5.1 compare with it: one active expert, a bound on its smoothed loss.
+"""TAME (Zhu et al. 2022), the baseline of Sections 3 and 5.1: one active expert, a bound on its smoothed loss.
 
 Followed, from the paper's description and TAME's public code: the loss of the active expert is smoothed (EWMA, weight
-0.2 for the newest) and held against mean + 3 standard deviations (floored at 0.005) of the losses in a moving window.
-Above it, every expert is asked; one whose own smoothed loss stays within its own bound becomes active, else a new one
-is created. Samples of what the experts were trained on (5 000 in all) train a selector network after the stream.
+0.2 for the newest) and compared with mean + 3 standard deviations (floored at 0.005) of the losses in a moving window.
+Above it, every expert is evaluated; one whose own smoothed loss is within its own bound becomes active, else a new one
+is created. Samples of the experts' training data (5 000 in all) train a selector network after the stream.
 
 Chosen where the sources differ: a window of 100, as in TAME's paper and for all but one data set of its code (35 for
 Split MNIST: `--set tame.window=35`). A weight of 0.2 everywhere, where the code has 0.1 for CIFAR-10
@@ -11,14 +11,14 @@ Split MNIST: `--set tame.window=35`). A weight of 0.2 everywhere, where the code
 
 Not followed: experts and selector are not pruned; the selector is not pretrained, but a network like the experts',
 trained by their optimiser; of several experts that fit, the one with the lowest loss is taken, not the first. Losses
-are those of training mode. A bound needs two of them (docs/paper.md, reading 15); TAME's code begins an expert's window
-with ln(classes per task), so that there is a bound at once. An expert's smoothed loss here is of the batches on which
-it was trained; in TAME's code it takes in those on which it was asked while another one was active, too. The experts
-have equal shares of the samples (TAME's code: the classes); until the selector is trained, a share is rounded up to
-whole batches. Batch testing is ours.
+are those of training mode. A bound needs two of them (docs/paper.md, reading 15); TAME's code starts an expert's window
+with ln(classes per task), so that there is a bound at once. An expert's smoothed loss here covers the batches it was
+trained on; in TAME's code also those it was evaluated on while another one was active. The experts have equal shares of
+the samples (TAME's code: the classes); until the selector is trained, a share is rounded up to whole batches. Batch
+testing is ours.
 
-Accuracy here is over all classes of the scenario. TAME's code numbers the labels within each task, so there a sample
-that was sent to the wrong expert may be right still: its published figures are not quite of this kind.
+Accuracy here is over all classes of the scenario. TAME's code numbers the labels within each task, so a sample routed
+to the wrong expert may still be counted as correct: its published figures are not directly comparable.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def build(setting: Setting) -> Tame:
 
 @dataclass
 class LossWindow:
-    """The losses of the last batches on which an expert was trained; together they bound its smoothed loss.
+    """The losses of the last batches that an expert was trained on; they define the bound on its smoothed loss.
 
     >>> losses = LossWindow(TameConfig(warmup=2, smoothing=0.5))
     >>> losses.bound
@@ -70,18 +70,18 @@ class LossWindow:
         self.recent = deque(maxlen=self.config.window)
 
     def add(self, loss: float) -> None:
-        """Take in the loss of a batch on which the expert was trained."""
+        """Add the loss of a batch that the expert was trained on."""
         self.smoothed = self.smoothed_with(loss)
         self.recent.append(loss)
 
     def smoothed_with(self, loss: float) -> float:
-        """Return what the smoothed loss becomes with this one."""
+        """Return the smoothed loss after adding this loss."""
         weight = self.config.smoothing
         return loss if self.smoothed is None else (1 - weight) * self.smoothed + weight * loss
 
     @property
     def bound(self) -> float:
-        """Mean + 3σ. There is none before a few losses."""
+        """Mean + 3σ; infinite before `warmup` losses."""
         if len(self.recent) < self.config.warmup:
             return inf
         return float(np.mean(self.recent) + self.config.deviations * max(float(np.std(self.recent)), 0.005))
@@ -89,7 +89,7 @@ class LossWindow:
 
 @dataclass(frozen=True)
 class TameExpert:
-    """What TAME knows of an expert; its network lives in the pool under the same id."""
+    """TAME's state of an expert; its network is in the pool under the same id."""
 
     id: int
     losses: LossWindow
@@ -97,7 +97,7 @@ class TameExpert:
 
 
 class Tame:
-    """Learns a stream of batches with one expert at a time. It is never told a task."""
+    """Learns a stream of batches with one active expert at a time. Tasks are not given."""
 
     def __init__(
         self,
@@ -110,22 +110,22 @@ class Tame:
         self.config = config
         self.pool = pool
         self.build_selector = build_selector
-        """Number of experts -> a pool whose one network has as many outputs."""
+        """Number of experts -> a pool whose single network has that many outputs."""
         self.keys = keys
         self.emit = emit
         self.experts: list[TameExpert] = []
         self.newcomers: list[int] = []
-        """None is ever on probation."""
+        """Always empty: there is no probation."""
         self.tree = Tree()
         self.steps = 0
         self.batch_rows = 1
-        """Rows of the largest batch so far."""
+        """Number of rows of the largest batch so far."""
         self.evaluations = Counter[str]()
         self.selector: ExpertPool | None = None
         self.active = self._new_expert()
 
     def learn(self, batch: Batch) -> Step:
-        """Learn one batch of the stream, and say what became of it."""
+        """Learn one batch of the stream and return the outcome."""
         batch = batch.to(self.pool.device)
         loss, bound, queried = self._loss(self.active, batch), self.active.losses.bound, 1
         if self.active.losses.smoothed_with(loss) > bound:
@@ -142,7 +142,7 @@ class Tame:
             yield self.learn(batch)
 
     def end_stream(self) -> None:
-        """Train the selector to tell from a sample in which expert's buffer it lies."""
+        """Train the selector to predict which expert's buffer holds a sample."""
         device, rows = self.pool.device, self.config.selector_batch
         kept = [(e.id, self._samples(e)) for e in self.experts if e.buffer.kept]
         if not kept:
@@ -159,11 +159,11 @@ class Tame:
                 step += 1
 
     def answers(self) -> Answers:
-        """Return what answers test rows."""
+        """Return an object that predicts test rows."""
         return TameAnswers(self)
 
     def _switch(self, batch: Batch, loss: float) -> float:
-        """The active expert's smoothed loss is too high: go on with one that fits, or a new one; return its loss."""
+        """Activate an expert whose smoothed loss is within its bound, or a new one; return its loss."""
         losses = {e.id: loss if e is self.active else self._loss(e, batch) for e in self.experts}
         fitting = [e for e in self.experts if e.losses.smoothed_with(losses[e.id]) <= e.losses.bound]
         previous = self.active
@@ -178,7 +178,7 @@ class Tame:
 
     def _loss(self, expert: TameExpert, batch: Batch) -> float:
         loss = self.pool.loss(expert.id, batch, self.steps)
-        return loss if isfinite(loss) else inf  # what is not a number fits no window
+        return loss if isfinite(loss) else inf  # above every bound
 
     def _train(self, expert: TameExpert, batch: Batch) -> tuple[tuple[int, int], ...]:
         loss = self.pool.train(expert.id, batch, self.steps)
@@ -202,15 +202,15 @@ class Tame:
 
     @property
     def _share(self) -> int:
-        """Samples of each expert."""
+        """Number of samples kept per expert."""
         return max(1, self.config.buffer // len(self.experts))
 
     def _samples(self, expert: TameExpert) -> Tensor:
-        """Return what an expert keeps, without what its last batch has beyond its share."""
+        """Return an expert's samples, truncated to its share."""
         return torch.cat([kept.batch.x for kept in expert.buffer.kept])[: self._share]
 
     def _share_buffer(self) -> None:
-        """Let every expert keep the batches that make up its share, and forget at random what is beyond them."""
+        """Limit every expert's buffer to its share, in batches; drop surplus batches at random."""
         batches = ceil(self._share / self.batch_rows)
         for expert in self.experts:
             self.keys.rng("replay", self.steps, expert.id).shuffle(expert.buffer.kept)
@@ -218,7 +218,7 @@ class Tame:
             expert.buffer.capacity = batches
 
     def take(self) -> Snapshot:
-        """Copy the state. The selector is not part of it: it is trained when the stream has ended."""
+        """Copy the state, without the selector, which is trained at the end of the stream."""
         experts = [self.pool.state(e.id) for e in self.experts]
         for expert, own in zip(self.experts, experts, strict=True):
             for place, kept in enumerate(expert.buffer.kept):
@@ -229,7 +229,7 @@ class Tame:
             "batch_rows": self.batch_rows,
             "experts": [
                 {
-                    "batches": [e.buffer.seen, len(self.experts), self.batch_rows],  # its buffer hangs on all three
+                    "batches": [e.buffer.seen, len(self.experts), self.batch_rows],  # its buffer depends on all three
                     "seen": e.buffer.seen,
                     "recent": list(e.losses.recent),
                     "smoothed": e.losses.smoothed,
@@ -241,7 +241,7 @@ class Tame:
         return Snapshot(facts, shared_tensors(self.pool), experts)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Become what the snapshot was taken of."""
+        """Load a snapshot's state."""
         facts, device = snapshot.facts, self.pool.device
         while len(self.experts) < len(facts["experts"]):
             self._new_expert()
@@ -259,29 +259,29 @@ class Tame:
 
 @dataclass(frozen=True)
 class TameAnswers:
-    """The selector sends each sample, or a whole batch by the mean of its log-probabilities, to one expert.
+    """Routes each sample, or a batch by its mean log-probabilities, to one expert by the selector network.
 
-    That expert is the only one that is queried: the selector is a network of its own.
+    Only that expert is queried: the selector is a separate network.
     """
 
     learner: Tame
 
     def route(self, x: Tensor, routing: Routing) -> Routes:
-        """Choose an expert per row, independently of the rows beside it, or one for all rows."""
+        """Choose an expert per row, independently of the other rows, or one for all rows."""
         log_p = self._log_probabilities(x)
         if routing == "batch":
             log_p = log_p.mean(axis=1, keepdims=True)
         expert = log_p.argmax(axis=0)
         scores = np.full(log_p.shape, inf)
         scores[expert, np.arange(len(expert))] = -log_p.max(axis=0)
-        return Routes(expert, expert + 1, scores)  # in the flat tree, expert e stands at node e + 1
+        return Routes(expert, expert + 1, scores)  # in the flat tree, expert e is node e + 1
 
     def probabilities(self, x: Tensor, routes: Routes, outputs: int) -> FloatArray:
         """Return [rows, outputs]: the chosen expert's softmax."""
         return ask(self.learner.pool, x, routes, outputs)
 
     def gate_multiply_adds(self, asked: float, rows: int) -> float:
-        """Count a pass of the selector."""
+        """Return the cost of one pass of the selector."""
         assert self.learner.selector is not None
         return self.learner.selector.costs().network
 

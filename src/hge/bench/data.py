@@ -1,4 +1,4 @@
-"""What making a batch costs beside training on it."""
+"""Cost of making a batch, compared with training on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate alone: what it takes to find the expert of a batch, by all scores and by a shortlist."""
+"""The gate alone: time to select the expert of a batch, from all scores and from a shortlist."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hge.learning.learner import Learner
 from hge.learning.routing import Answerer
 
 ASKED = 16
-"""Batches, each of another task as far as there are as many, that are asked for in turn."""
+"""Batches that are routed in turn, each of a different task; fewer if there are fewer tasks."""
 
 
 @dataclass(frozen=True)
 class GateRow:
-    """What the gate takes for a batch, with so many experts to choose from."""
+    """Time of the gate per batch, for a given number of experts."""
 
     subject: Subject
     experts: int
@@ -30,11 +30,11 @@ class GateRow:
     queried: float
     """Experts whose score was computed, on average."""
     right_percent: float
-    """Share of the batches that came to their own expert."""
+    """Percentage of the batches that were routed to their own expert."""
 
 
 class Gate:
-    """A learner's gate, and the batches that it is asked about, again and again."""
+    """A learner's gate, and the batches that it routes in a cycle."""
 
     def __init__(self, learner: Learner, batches: Sequence[Tensor]) -> None:
         self.answerer = Answerer(learner)
@@ -42,20 +42,20 @@ class Gate:
         self._next = cycle(batches)
 
     def __call__(self) -> None:
-        """Ask about the next batch."""
+        """Route the next batch."""
         self.answerer.route(next(self._next), "batch")
 
     def verdict(self, owners: Sequence[int]) -> tuple[float, float]:
-        """Return the mean number of experts asked, and the percentage of batches that came to their owners."""
+        """Return the mean number of experts queried, and the percentage of batches routed to their owners."""
         routes = [self.answerer.route(x, "batch") for x in self.batches]
         right = [int(r.expert[0]) == owner for r, owner in zip(routes, owners, strict=True)]
         return float(np.mean([r.queried[0] for r in routes])), 100 * float(np.mean(right))
 
 
 def measure_gates(population: Population, plan: Plan) -> Iterator[GateRow]:
-    """Yield what the gate takes; where a score is a network's, also with a shortlist.
+    """Yield the time of the gate; if the scores are networks, also with a shortlist.
 
-    No gate asks the experts' networks, so that a population of small ones may stand for one of large ones.
+    No gate evaluates the experts' networks, so a population of small networks can be measured in place of large ones.
     """
     subject, device = population.subject, population.subject.device
     owners = np.unique(np.linspace(0, population.size - 1, ASKED).astype(int)).tolist()

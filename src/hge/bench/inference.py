@@ -1,4 +1,4 @@
-"""Answering: images per second through gate and expert, beside one plain network."""
+"""Inference: images per second through gate and expert, compared with one plain network."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hge.learning.online import Routing
 from hge.learning.routing import Answerer
 
 ROWS = 1024
-"""Images per call, in batches of one task each; tasks as many as there are experts, at the most."""
+"""Images per call, in batches of one task each; at most as many tasks as experts."""
 
 
 @dataclass(frozen=True)
 class InferenceRow:
-    """How fast rows are answered, with so many experts. The rows lie in the host's memory, as `predict` gets them."""
+    """Speed of inference for a given number of experts. The rows are in host memory, as `predict` receives them."""
 
     subject: Subject
     experts: int
@@ -33,7 +33,7 @@ class InferenceRow:
     milliseconds: Spread
     """Per call: of 1024 rows, of 128, of 1."""
     ratio_to_plain: Spread
-    """Against one plain network, without a gate, that answers the same rows."""
+    """Relative to one plain network, without a gate, on the same rows."""
 
 
 def measure_inference(population: Population, plan: Plan) -> Iterator[InferenceRow]:

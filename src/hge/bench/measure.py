@@ -12,18 +12,18 @@ import torch
 
 @dataclass(frozen=True)
 class Plan:
-    """How long is measured."""
+    """Durations of a measurement."""
 
     warm_up: int
     """Batches that are learned before anything is timed: enough for CUDA graphs to be captured."""
     turn_seconds: float
-    """Length of one timed turn of training, about;"""
+    """Approximate length of one timed turn of training."""
     call_seconds: float
-    """and of one of repeated calls, which do not change."""
+    """Approximate length of one timed turn of repeated calls, whose cost does not change."""
     repeats: int
     """Timed turns of each contender."""
     setup_seconds: float
-    """Time that may go into one growth of a population; larger ones are left out, and listed as such."""
+    """Time limit for one growth of a population; larger populations are left out, and listed as such."""
 
 
 SHORT = Plan(warm_up=20, turn_seconds=0.1, call_seconds=0.02, repeats=4, setup_seconds=10.0)
@@ -35,7 +35,7 @@ FULL = {
 
 @dataclass(frozen=True)
 class Spread:
-    """The median of several measurements, and how far they lie apart.
+    """The median of several measurements, and their range.
 
     >>> Spread.of([2.0, 1.0, 4.0])
     Spread(median=2.0, low=1.0, high=4.0)
@@ -47,13 +47,13 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread:
-        """Sum up measurements, to four digits."""
+        """Summarise measurements, to four significant digits."""
         numbers = list(values)
         return cls(*(float(f"{f(numbers):.4g}") for f in (np.median, np.min, np.max)))
 
 
 def take_turns(turns: Mapping[str, Callable[[], object]], repeats: int, device: str) -> dict[str, list[float]]:
-    """Let the contenders take turns, A B A B; return the seconds of each one's turns."""
+    """Run the contenders in turns, A B A B; return the seconds of each contender's turns."""
     seconds: dict[str, list[float]] = {name: [] for name in turns}
     for _ in range(repeats):
         for name, turn in turns.items():
@@ -64,7 +64,7 @@ def take_turns(turns: Mapping[str, Callable[[], object]], repeats: int, device: 
 
 
 def time_calls(calls: Mapping[str, Callable[[], object]], plan: Plan, device: str) -> dict[str, list[float]]:
-    """Time calls that are too short for a turn by repeating each; return the seconds per call of each one's turns."""
+    """Time calls that are too short for a turn by repeating them; return the seconds per call of each one's turns."""
     times, turns = {}, {}
     for name, call in calls.items():
         call()  # compiles, captures, allocates
@@ -76,7 +76,7 @@ def time_calls(calls: Mapping[str, Callable[[], object]], plan: Plan, device: st
 
 
 def now(device: str) -> float:
-    """Return the time, after all that was asked of the device is done."""
+    """Return the time, after all pending work on the device is done."""
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
     return time.perf_counter()

@@ -1,4 +1,4 @@
-"""Memory: what an expert takes, and the peak while experts are trained and asked."""
+"""Memory: bytes per expert, and the peak while experts are trained and queried."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from hge.learning.routing import Answerer
 
 @dataclass(frozen=True)
 class MemoryRow:
-    """Bytes, with so many experts."""
+    """Memory in bytes, for a given number of experts."""
 
     subject: Subject
     experts: int
     bytes_per_expert: int
     device_bytes: int
-    """What the pool holds on the device;"""
+    """Held by the pool on the device."""
     host_bytes: int
-    """and in the host's memory."""
+    """Held by the pool in host memory."""
     peak_bytes: int
-    """The most in use while batches were learned and routed: on the GPU or, without one, by the process so far."""
+    """Peak while batches were learned and routed: on the GPU or, without one, by the process so far."""
 
 
 def measure_memory(population: Population, plan: Plan) -> Iterator[MemoryRow]:
-    """Yield what the experts take. Trains the last one a little more."""
+    """Yield the memory of the experts. Trains the last expert on a few more batches."""
     subject, learner = population.subject, population.learner
     on_gpu = subject.device.startswith("cuda")
     if on_gpu:
@@ -44,8 +44,8 @@ def measure_memory(population: Population, plan: Plan) -> Iterator[MemoryRow]:
 
 
 def process_peak() -> int:
-    """Return the most bytes that the process has held so far."""
-    import resource  # not there on Windows, where only this figure is missing
+    """Return the peak memory of the process so far, in bytes."""
+    import resource  # not available on Windows, where only this figure is missing
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak  # Linux counts in KiB

@@ -1,8 +1,8 @@
-"""Plain training of one network and its score: the floor that Gated Experts are measured against.
+"""Plain training of one network and its score: the baseline that Gated Experts are compared with.
 
-It imports nothing of hge but the networks. There is no gate, no task, no loss statistic and no check for NaN; the step
-is as fast as it gets without rewriting the networks: one backward pass for network and score, a fused optimiser,
-channels last for convolutions, and on a GPU the whole step in one CUDA graph. Runs by itself, too:
+It imports only the networks from hge. There is no gate, no task, no loss statistic and no check for NaN; the step is
+as fast as possible without rewriting the networks: one backward pass for network and score, a fused optimiser,
+channels last for convolutions, and on a GPU the whole step in one CUDA graph. It can also be run by itself:
 
     python -m hge.bench.plain_training --net mlp --score sketch
 """
@@ -30,12 +30,12 @@ Step = Callable[[Tensor, Tensor], Tensor]
 
 MOMENTUM, WEIGHT_DECAY, CLIP_NORM = 0.9, 1e-4, 1.0
 WARM_UP = 3
-"""Steps before a graph is captured: momentum, workspaces and convolution algorithms must be there."""
+"""Steps before a graph is captured, which set up momentum, workspaces and convolution algorithms."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """What is trained, and how it is computed."""
+    """Network, score and arithmetic of plain training."""
 
     net: str = "mlp"
     score: ScoreName = "sketch"
@@ -89,7 +89,7 @@ class Graphed:
     """The same step as one CUDA graph with static inputs. Capturing it trains on the first batch `WARM_UP` times."""
 
     def __init__(self, trainer: Trainer, x: Tensor, y: Tensor) -> None:
-        self.trainer = trainer  # whose memory the graph writes to
+        self.trainer = trainer  # kept alive: the graph writes to its memory
         self.x, self.y = x.clone(), y.clone()
         side = torch.cuda.Stream(x.device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(x.device))
@@ -98,7 +98,7 @@ class Graphed:
                 trainer.step(self.x, self.y)
         torch.cuda.current_stream(x.device).wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
-        gc.disable()  # an older graph that is collected during a capture ends the capture
+        gc.disable()  # collecting an older graph during a capture would end the capture
         with torch.cuda.graph(self.graph):
             self.loss = trainer.step(self.x, self.y)
         gc.enable()
@@ -112,7 +112,7 @@ class Graphed:
 
 
 class Sketch:
-    """Sums of products in a few directions of the inputs, and of their energies: all that a Gaussian there needs.
+    """Moments of the inputs in a few directions, and of their energies: the sufficient statistics of a Gaussian.
 
     >>> sketch = Sketch(4, torch.device("cpu"), directions=2)
     >>> sketch.add(torch.rand(8, 4))
@@ -121,7 +121,7 @@ class Sketch:
     """
 
     CENTRE = 0.5
-    """Near the mean of any images."""
+    """Close to the mean pixel of most images."""
 
     def __init__(self, inputs: int, device: torch.device, directions: int = 64) -> None:
         self.directions = torch.linalg.qr(torch.randn(inputs, directions, device=device))[0]
@@ -129,7 +129,7 @@ class Sketch:
 
     @torch.no_grad()
     def add(self, x: Tensor) -> None:
-        """Take in a batch."""
+        """Update the moments with a batch."""
         centred = x.flatten(1) - self.CENTRE
         coordinates = centred @ self.directions
         length = torch.linalg.vector_norm(centred, dim=1, keepdim=True)
@@ -150,7 +150,7 @@ def reconstruction_loss(autoencoder: Autoencoder, x: Tensor) -> Tensor:
 
 @contextmanager
 def arithmetic(precision: Precision) -> Iterator[None]:
-    """Let torch compute products at this precision inside the block, and look for the fastest convolutions."""
+    """Compute products at this precision inside the block, and let cuDNN search for the fastest convolutions."""
     before = torch.get_float32_matmul_precision()
     tf32 = precision != "fp32"
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
@@ -162,7 +162,7 @@ def arithmetic(precision: Precision) -> Iterator[None]:
 
 
 def main() -> None:
-    """Time the loops on random images: the time of a step does not depend on what is in them."""
+    """Time the loops on random images: the time of a step does not depend on their content."""
     parser = argparse.ArgumentParser(description="Time plain training of one network and its score.")
     parser.add_argument("--net", choices=("mlp", "resnet18"), default="mlp")
     parser.add_argument("--score", choices=get_args(ScoreName), default="sketch")

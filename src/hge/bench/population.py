@@ -28,7 +28,7 @@ PoolName = Literal["auto", "eager", "stacked"]
 
 LEARNING_RATE = 0.05
 TAUGHT = {"sketch": 4, "autoencoder": 20}
-"""Batches of its own task on which each expert is trained: enough for the gate to know it."""
+"""Batches of its own task on which each expert is trained: enough for the gate to recognise it."""
 USABLE_MEMORY = 0.7
 
 
@@ -67,7 +67,7 @@ class LeftOut:
 
 
 class Population:
-    """A learner whose experts are multiplied on demand; expert k knows task k."""
+    """A learner whose number of experts grows on demand; expert k is trained on task k."""
 
     def __init__(self, subject: Subject, *, sticky: bool = True, shortlisted: bool = False) -> None:
         self.subject = subject
@@ -80,10 +80,10 @@ class Population:
         return len(self.learner.experts)
 
     def grow(self, experts: int) -> None:
-        """Add promoted experts up to this number, each trained a little on its own task; the last one is in use.
+        """Add promoted experts up to this number, each trained briefly on its own task; the last one is in use.
 
-        This and `teach` reach into the learner: they do what creation, training and promotion would have done in a
-        flat organisation, but for the stream of batches that leads there.
+        This method and `teach` change the learner's internals: they do what creation, training and promotion would do
+        in a flat organisation, without the stream of batches that leads to them.
         """
         learner, before, started = self.learner, self.size, time.perf_counter()
         while self.size < experts or not learner.experts[-1].batches_trained:
@@ -95,14 +95,14 @@ class Population:
             self._seconds_per_expert = (time.perf_counter() - started) / (self.size - before)
 
     def teach(self, expert: int, batches: Iterable[Batch]) -> None:
-        """Train an expert, whatever the gate would say."""
+        """Train an expert, bypassing the gate."""
         learner = self.learner
         for batch in batches:
             learner.train(learner.experts[expert], RecentEntry(learner.steps, batch))
             learner.steps += 1
 
     def obstacle(self, experts: int, plan: Plan) -> LeftOut | None:
-        """Say why so many experts are out of reach, if they are."""
+        """Return why this number of experts cannot be measured, or None."""
         missing = experts - self.size
         memory = missing * self.learner.pool.memory()["bytes_per_expert"] / 1e9
         available = USABLE_MEMORY * _free_memory(self.subject.device) / 1e9
@@ -115,12 +115,12 @@ class Population:
         return None
 
     def task(self, number: int, *, batches: int | None = None) -> SyntheticTask:
-        """Return the images of a task: as many as an expert was taught, or more."""
+        """Return the images of a task: by default, as many batches as an expert is trained on."""
         batches = batches or TAUGHT[self.subject.score]
         return SyntheticTask(number, self.subject.shape, self.subject.device, batches=batches)
 
     def with_shortlist(self) -> Learner:
-        """Return a learner with the same experts that asks those with the best sketches only."""
+        """Return a learner with the same experts that queries only those with the best sketches."""
         learner = copy(self.learner)
         shortlist = Shortlist(learner.replays, learner.emit)
         shortlist.fit(0, self.size, 0)
@@ -130,13 +130,13 @@ class Population:
 
 
 Measure = Callable[[Population, Plan], Iterator[Any]]
-"""(a population, how long) -> rows of a table: what was measured, and with it `LeftOut` for what was not."""
+"""(population, plan) -> rows of a table: measurements, and `LeftOut` for what was not measured."""
 
 
 def survey(
     subject: Subject, experts: Sequence[int], measures: Sequence[Measure], plan: Plan, tell: Callable[[str], None]
 ) -> Iterator[Any]:
-    """Grow a population from number to number, and yield what is measured on each."""
+    """Grow a population to each number of experts in turn, and yield the measurements at each."""
     with arithmetic(subject.precision):
         population = Population(subject, shortlisted=True)
         for number in sorted(experts):
@@ -169,8 +169,8 @@ def _build_learner(subject: Subject, sticky: bool, shortlisted: bool) -> Learner
 
 def _free_memory(device: str) -> int:
     if device.startswith("cuda"):
-        # What torch holds but does not use is free, too.
+        # Memory that torch has reserved but does not use is free, too.
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused
-    pages = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"  # macOS tells less
+    pages = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"  # macOS lacks the former
     return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")

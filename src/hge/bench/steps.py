@@ -16,15 +16,15 @@ from hge.core.types import Batch
 from hge.learning.learner import Learner
 
 EPOCH = 128
-"""Batches of the timed task before its rows come again."""
+"""Batches of the timed task before its rows repeat."""
 FEWEST_BATCHES = 10
 LONGEST = 2.0
-"""The slowest loop may take so many times the length of a turn."""
+"""Longest time that the slowest loop may take, in multiples of the length of a turn."""
 
 
 @dataclass(frozen=True)
 class StepRow:
-    """What a loop takes per batch, with so many experts."""
+    """Time of a loop per batch, for a given number of experts."""
 
     subject: Subject
     experts: int
@@ -35,17 +35,17 @@ class StepRow:
     """The eager plain loop's time for the same batches over this one's: 1 is as fast, lower is slower."""
     ratio_to_graphed: Spread | None
     batches: int
-    """Timed batches, all turns together."""
+    """Timed batches, over all turns."""
     set_aside: int
-    """Of these, how many were refused, and waited for a verdict."""
+    """Number of these that were refused, and set aside for review."""
     created: int
-    """Experts that were created while the time ran."""
+    """Experts created during the timed turns."""
 
 
 def measure_steps(
     subject: Subject, experts: Sequence[int], plan: Plan, tell: Callable[[str], None], *, literal: bool = True
 ) -> Iterator[StepRow | LeftOut]:
-    """Yield the rows of all loops, for each number of experts; that of Algorithm 1 to the letter only if asked."""
+    """Yield the rows of all loops for each number of experts; Algorithm 1 exactly as written only if `literal`."""
     with arithmetic(subject.precision):
         gated = {"GE sticky": Population(subject, sticky=True)}
         gated |= {"GE literal": Population(subject, sticky=False)} if literal else {}
@@ -78,7 +78,7 @@ class PlainLoop:
 
 @dataclass
 class GatedLoop:
-    """Algorithm 1, and a count of what it does beside training."""
+    """Algorithm 1, with counts of what it does besides training."""
 
     learner: Learner
     set_aside: int = field(default=0, init=False)
@@ -96,7 +96,7 @@ Loop = PlainLoop | GatedLoop
 
 @dataclass
 class Runner:
-    """A loop on its way through a task's stream: every runner meets the same batches in the same order."""
+    """A loop and its position in a task's stream: every runner gets the same batches in the same order."""
 
     loop: Loop
     task: SyntheticTask
@@ -129,7 +129,7 @@ def _race(
     pace = {name: own[0] / plan.warm_up for name, own in take_turns(turns, 1, device).items()}
     counts = _batches_per_turn(pace, plan)
     turns = {name: partial(runner.run, counts[name]) for name, runner in runners.items()}
-    take_turns(turns, 1, device)  # not counted: a young expert's basis is drawn anew often
+    take_turns(turns, 1, device)  # not counted: the basis of a new expert is often recomputed
     for loop in loops.values():
         loop.set_aside = loop.created = 0
     times = {n: [s / counts[n] for s in own] for n, own in take_turns(turns, plan.repeats, device).items()}
@@ -148,9 +148,9 @@ def _race(
 
 
 def _batches_per_turn(pace: Mapping[str, float], plan: Plan) -> dict[str, int]:
-    """As many for all loops as fill a turn of the fastest, if that does not take too long for the slowest.
+    """Return enough batches to fill a turn of the fastest loop, unless that takes too long for the slowest.
 
-    On a GPU the eager loop is no floor but a curiosity, ten times slower: it gets fewer.
+    On a GPU the eager loop is ten times slower, and not the baseline: it gets fewer batches.
     """
     in_time = [seconds for name, seconds in pace.items() if name != "plain eager" or "plain graphed" not in pace]
     count = max(FEWEST_BATCHES, round(plan.turn_seconds * min(1 / min(in_time), LONGEST / max(in_time))))
@@ -159,5 +159,5 @@ def _batches_per_turn(pace: Mapping[str, float], plan: Plan) -> dict[str, int]:
 
 
 def _ratio(floor: Sequence[float], own: Sequence[float]) -> Spread:
-    """Turn by turn: what slowed the machine in one of them slowed both."""
+    """Return the ratio turn by turn, because a slow-down of the machine affects both loops in a turn."""
     return Spread.of(a / b for a, b in zip(floor, own, strict=True))

@@ -1,4 +1,4 @@
-"""A stream that can be learned and needs no data set: images around the prototypes of ten classes, task by task."""
+"""A learnable stream that needs no data set: images around the prototypes of ten classes, task by task."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hge.experts.networks import Shape
 CLASSES = 10
 BATCH_SIZE = 128
 DOMAINS = 31
-"""Tasks of the same domain look alike, so that a tree has something to find."""
+"""Tasks of the same domain are similar, so that a tree has structure to find."""
 CONTRAST = 45.0
-"""Standard deviation, in grey levels, of what a domain, a task and a class add; the noise of a row is as strong."""
+"""Standard deviation, in grey levels, of the contributions of domain, task and class, and of the noise of a row."""
 WRONG_LABELS = 0.1
-"""Share of labels that are drawn at random: the loss stays away from zero and scatters, as with real data."""
+"""Share of labels that are drawn at random: the loss stays above zero and varies, as with real data."""
 
 
 class SyntheticTask:
@@ -38,7 +38,7 @@ class SyntheticTask:
         others = torch.randint(CLASSES, (rows,), generator=generator, device=device)
         wrong = torch.rand(rows, generator=generator, device=device) < WRONG_LABELS
         self.labels = torch.where(wrong, others, classes)
-        # Class by class: the noise of all rows at once, in single precision, would be four times the images.
+        # Class by class: the single-precision noise of all rows would take four times the memory of the images.
         self.images = torch.empty(rows, *shape, dtype=torch.uint8, device=device)
         for c in range(CLASSES):
             own = (classes == c).nonzero()[:, 0]
@@ -46,7 +46,7 @@ class SyntheticTask:
         self._order = -1, torch.empty(0)
 
     def batches(self, first: int, count: int) -> Iterator[Batch]:
-        """Yield batches `first`, `first + 1`, ... of an endless stream that is the same for everybody who asks."""
+        """Yield batches `first`, `first + 1`, ... of an endless stream that is the same for every caller."""
         per_epoch = len(self.labels) // BATCH_SIZE
         for number in range(first, first + count):
             epoch, position = divmod(number, per_epoch)
@@ -63,7 +63,7 @@ class SyntheticTask:
 
 
 def synthetic_scenario(shape: Shape) -> Scenario:
-    """Return a scenario of one row, from which a pool learns the shape and the number of classes."""
+    """Return a scenario of one row, from which a pool reads the shape and the number of classes."""
     source = Source(torch.zeros(1, *shape, dtype=torch.uint8), torch.zeros(1, dtype=torch.int64))
     part = Part(source, torch.zeros(1, dtype=torch.int64), lambda x: x)
     return Scenario.in_order((Task(part, part, "synthetic"),), CLASSES)

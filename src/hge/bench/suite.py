@@ -1,4 +1,4 @@
-"""The whole bench: which subjects are measured with how many experts, by default, and the document that comes of it."""
+"""The whole benchmark: the default subjects and numbers of experts, and the resulting document."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ SECTIONS: dict[type, str] = {
     MemoryRow: "memory",
     LeftOut: "left_out",
 }
-"""Where the rows of each kind stand in the document."""
+"""Section of the document for each kind of row."""
 PARTS = ("steps", "gates", "switches", "inference", "memory")
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the caller asked for; None: whatever is usual on the device."""
+    """Options of the caller; None: the default for the device."""
 
     device: str
     net: str | None = None
@@ -46,34 +46,34 @@ class Wishes:
     precision: Precision = "fp32"
     short: bool = False
     literal: bool = True
-    """steps: Algorithm 1 to the letter, too, which needs the experts a second time."""
+    """steps: also Algorithm 1 exactly as written, which needs a second population of experts."""
 
     @property
     def plan(self) -> Plan:
-        """How long is measured."""
+        """Durations of the measurements."""
         return SHORT if self.short else FULL["cuda" if self.on_gpu else "cpu"]
 
     @property
     def on_gpu(self) -> bool:
-        """The device is a GPU."""
+        """Whether the device is a GPU."""
         return self.device.startswith("cuda")
 
     @property
     def nets(self) -> tuple[str, ...]:
-        """ResNet-18 takes a second per step on a CPU: only if asked for."""
+        """Networks to measure; ResNet-18 takes a second per step on a CPU, so there only on request."""
         return (self.net,) if self.net else ("mlp", "resnet18") if self.on_gpu else ("mlp",)
 
     @property
     def scores(self) -> tuple[ScoreName, ...]:
-        """Which scores."""
+        """Scores to measure."""
         return (self.score,) if self.score else ("sketch", "autoencoder")
 
 
 def bench(
     parts: Sequence[str], wishes: Wishes, tell: Callable[[str], None], save: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
-    """Measure some of `PARTS`; return the document for the JSON file, which is saved after every row, too."""
-    # What "auto" chose.
+    """Measure some of `PARTS`; return the document for the JSON file, which is also saved after every row."""
+    # The pools that "auto" chose.
     pools = {str(subject): type(Population(subject).learner.pool).__name__ for subject in _subjects(wishes)}
     settings = asdict(wishes) | {"plan": asdict(wishes.plan), "batch_size": BATCH_SIZE, "pools": pools}
     document: dict[str, Any] = {section: [] for section in (*parts, "left_out")}
@@ -85,7 +85,7 @@ def bench(
 
 
 def device_name(device: str) -> str:
-    """Name the processor or the GPU that does the work."""
+    """Return the name of the processor or the GPU."""
     if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
     cpuinfo = Path("/proc/cpuinfo")
@@ -95,7 +95,7 @@ def device_name(device: str) -> str:
 
 
 def _rows(parts: Sequence[str], wishes: Wishes, tell: Callable[[str], None]) -> Iterator[Any]:
-    """Measure one subject after the other; what one leaves in memory is freed before the next begins."""
+    """Measure one subject after the other, and free its memory before the next."""
     plan = wishes.plan
     for subject in _subjects(wishes):
         if "steps" in parts:
@@ -122,17 +122,17 @@ def _subjects(wishes: Wishes) -> Iterator[Subject]:
 
 
 def _surveys(subject: Subject) -> list[tuple[Subject, Mapping[str, Measure]]]:
-    """Say what can be measured on one population."""
+    """Return the measurements that can share a population."""
     gates: dict[str, Measure] = {"gates": measure_gates}
     others: dict[str, Measure] = {"inference": measure_inference, "memory": measure_memory}
     if subject.net == "mlp":
         return [(subject, gates | others)]
-    # A thousand large networks would not fit; the gate does not ask them, so small ones stand in.
+    # A thousand large networks would not fit; the gate does not evaluate them, so small ones are used instead.
     return [(replace(subject, net="mlp"), gates), (subject, others)]
 
 
 def _usual(part: str, subject: Subject, wishes: Wishes) -> tuple[int, ...]:
-    """Return the numbers of experts that are measured unless others are asked for."""
+    """Return the default numbers of experts."""
     autoencoder = subject.score == "autoencoder"
     if wishes.short:
         return (5,) if part == "switches" else (1, 5) if autoencoder else (1, 20)

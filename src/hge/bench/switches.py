@@ -1,4 +1,4 @@
-"""What a change of task costs beyond the training steps: back to a known expert, and to a new one."""
+"""Cost of a change of task beyond the training steps: back to a known expert, and to a new one."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from hge.learning.learner import Learner
 STAY = 4
 """Batches between two changes of task."""
 NEW_STAY = 40
-"""Batches of a new task: R is filled, reviewed, and learned by a new expert; then it goes on as usual."""
+"""Batches of a new task: R is filled, reviewed, and learned by a new expert; then training continues as usual."""
 LEARNED = 100
-"""Batches after which an expert knows its task well enough to refuse another's."""
+"""Batches after which an expert knows its task well enough to refuse other tasks."""
 EPOCH = 128
 
 
 @dataclass(frozen=True)
 class SwitchRow:
-    """What a change of task costs beyond the same number of batches without one."""
+    """Cost of a change of task beyond that of the same number of batches without one."""
 
     subject: Subject
     experts: int
     to: str
     """known: an expert that had been trained before. new: one that is created for it."""
     milliseconds: Spread | None
-    """Per change; None: the learner never changed."""
+    """Per change; None if the expert never changed."""
     staying_milliseconds: Spread
     """Per batch without a change, for comparison."""
     changes: int
@@ -41,7 +41,7 @@ class SwitchRow:
 
 @dataclass
 class Course:
-    """A learner on its way through tasks; counts changes of expert and refusals, turn by turn."""
+    """A learner on a sequence of tasks; counts changes of expert, turn by turn, and refused batches."""
 
     learner: Learner
     changes: list[int] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Course:
 
 
 def measure_switches(population: Population, plan: Plan) -> Iterator[SwitchRow]:
-    """Yield the cost of both kinds of change. Leaves new experts behind: a grown population is of no further use."""
+    """Yield the cost of both kinds of change. Adds experts, so the population cannot be used again."""
     subject, device, size = population.subject, population.subject.device, population.size
     here, there = (Endless(population.task(number, batches=EPOCH)) for number in (size - 1, size - 2))
     staying, known, new = (Course(population.learner) for _ in range(3))
@@ -75,7 +75,7 @@ def measure_switches(population: Population, plan: Plan) -> Iterator[SwitchRow]:
         new.learn(population.task(population.size, batches=NEW_STAY).batches(0, NEW_STAY))
 
     def settle() -> None:
-        # A young newcomer would accept the next new task, too; and the course must begin anew where it began.
+        # An undertrained newcomer would also accept the next new task; and every turn must start from the same expert.
         newest = population.size - 1
         population.teach(newest, population.task(newest, batches=LEARNED).batches(0, LEARNED))
         population.teach(size - 1, here.take(1))
@@ -109,7 +109,7 @@ def measure_switches(population: Population, plan: Plan) -> Iterator[SwitchRow]:
 
 @dataclass
 class Endless:
-    """A task's stream, taken a few batches at a time."""
+    """A task's endless stream, read a few batches at a time."""
 
     task: SyntheticTask
     position: int = 0

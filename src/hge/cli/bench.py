@@ -29,8 +29,8 @@ Score = Annotated[str | None, typer.Option(help="sketch or autoencoder.", show_d
 Experts = Annotated[str | None, typer.Option(help='Numbers of experts: "1,5,20,100".', show_default="by part")]
 Pool = Annotated[str, typer.Option(help=f"{', '.join(get_args(PoolName))}.")]
 Arithmetic = Annotated[str, typer.Option("--precision", help=f"{', '.join(get_args(Precision))}.")]
-Short = Annotated[bool, typer.Option("--short", help="A short form, as in the tests.")]
-ToTheLetter = Annotated[bool, typer.Option(help="steps: measure Algorithm 1 to the letter, too.")]
+Short = Annotated[bool, typer.Option("--short", help="Run a short version, as in the tests.")]
+ToTheLetter = Annotated[bool, typer.Option(help="steps: also measure Algorithm 1 exactly as written.")]
 Out = Annotated[Path | None, typer.Option(help="JSON file.", show_default="results/bench/DEVICE-PART.json")]
 
 

@@ -1,4 +1,4 @@
-"""`hge data`: where the data sets are, whether they are what they should be, and how to get them."""
+"""`hge data`: find, verify, download and import the data sets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DataFolder = Annotated[
 
 @app.command()
 def status(data: DataFolder = None) -> None:
-    """Show which data sets are there."""
+    """Show which data sets are available."""
     folder = data_folder(data)
     table = Table("set", "found", "where", title=str(folder), title_justify="left", box=None)
     for name in DATASETS:
@@ -33,7 +33,7 @@ def status(data: DataFolder = None) -> None:
 
 @app.command("verify")
 def verify_command(data: DataFolder = None) -> None:
-    """Read every data set that is there and compare it with the known one; exit code 1 if any is damaged."""
+    """Compare every available data set with its known checksums; exit code 1 if any is damaged."""
     folder = data_folder(data)
     table = Table("set", "verified", "what it is", "detail", title=str(folder), title_justify="left", box=None)
     damaged = False
@@ -61,6 +61,6 @@ def get_command(name: Annotated[str, typer.Argument(help=f"{', '.join(DATASETS)}
 def import_command(
     source: Annotated[Path, typer.Argument(help="A folder or archive with official files.")], data: DataFolder = None
 ) -> None:
-    """Copy data sets that lie elsewhere into the data folder."""
+    """Copy data sets from another location into the data folder."""
     names = import_files(source, data_folder(data))
     console.print(f"imported {', '.join(names)} into {data_folder(data)}", soft_wrap=True)

@@ -26,18 +26,18 @@ def gates_command(
     scenario: Annotated[str, typer.Argument(help="See `hge scenarios`.")],
     recipe: Annotated[str, typer.Option(help=f"{', '.join(RECIPES)}.")] = "default",
     tasks: Annotated[int | None, typer.Option(help="Number of tasks.", show_default="the scenario's")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
-    epochs_scale: Annotated[float, typer.Option(help="Factor on the recipe's epochs.")] = 1.0,
-    validation: Annotated[bool, typer.Option(help="Hold out training rows and leave the test rows alone.")] = False,
-    autoencoder: Annotated[bool, typer.Option(help="Train the paper's score, too; it is slow.")] = True,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    epochs_scale: Annotated[float, typer.Option(help="Multiplier of the recipe's epochs.")] = 1.0,
+    validation: Annotated[bool, typer.Option(help="Evaluate on held-out training rows, not on test rows.")] = False,
+    autoencoder: Annotated[bool, typer.Option(help="Also train the paper's score (slow).")] = True,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
     data: DataFolder = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the files.", show_default="runs/gates-NAME")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output folder.", show_default="runs/gates-NAME")] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: net=resnet18-cifar.")
     ] = None,
 ) -> None:
-    """Compare all scores over the same experts: who finds the right one, how often, and at what cost."""
+    """Compare all scores on the same experts: how often each selects the right expert, and at what cost."""
     config = replace(build_config(scenario, recipe=recipe, epochs_scale=epochs_scale), seed=seed)
     config = replace(config, device=resolve_device(device), tasks=config.tasks if tasks is None else tasks)
     for assignment in set_ or []:
@@ -67,7 +67,7 @@ def gates_command(
 
 
 def leaderboard(scenario: str, result: dict[str, Any]) -> Table:
-    """Lay out the figures: right expert / accuracy, by the size of the group, and the cost."""
+    """Build the table: right expert / accuracy by group size, and the cost."""
     sizes = [str(size) for size in result["groups"] if str(size) in result["scores"][0]["gate_accuracy"]]
     title = f"{scenario}, {result['part']} part: right expert / accuracy in %, by size of the group"
     table = Table("score", *sizes, "multiply-adds", "µs", title=title)

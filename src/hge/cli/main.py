@@ -1,4 +1,4 @@
-"""The `hge` command: a list of commands, each imported when it is called, and how a call ends that went wrong."""
+"""The `hge` command: commands that are imported when called, and error handling."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class LazyCommand:
 
     module: str
     name: str
-    """Of a function or a `typer.Typer` in the module."""
+    """Name of a function or a `typer.Typer` in the module."""
     summary: str
-    """The first line of its help, which the list of commands shows without importing it."""
+    """First line of its help, shown in the list of commands without importing it."""
 
     def load(self, called: str) -> Any:
         """Import the command and return it as typer runs it."""
@@ -43,12 +43,12 @@ COMMANDS = {
     "gates": LazyCommand(
         "leaderboard",
         "gates_command",
-        "Compare all scores over the same experts: who finds the right one, how often, and at what cost.",
+        "Compare all scores on the same experts: how often each selects the right expert, and at what cost.",
     ),
     "reproduce": LazyCommand(
         "reproduce",
         "reproduce_command",
-        "Make the runs that a table or figure needs; made ones are left out, those that were cut off go on.",
+        "Run the experiments of a table or figure; finished runs are skipped, interrupted ones are resumed.",
     ),
     "table": LazyCommand(
         "table",
@@ -58,7 +58,7 @@ COMMANDS = {
     "demo": LazyCommand(
         "run",
         "demo_command",
-        "Learn Split Digits from an unlabelled stream, in seconds, and write a report that shows what happened.",
+        "Learn Split Digits from a stream without task labels, in seconds, and write a report of the run.",
     ),
     "run": LazyCommand(
         "run",
@@ -68,7 +68,7 @@ COMMANDS = {
     "scenarios": LazyCommand(
         "scenarios",
         "scenarios_command",
-        "List the scenarios that can run, what they are made of, and whether their data are there.",
+        "List the scenarios, what they consist of, and whether their data are available.",
     ),
     "trees": LazyCommand(
         "trees",
@@ -78,7 +78,7 @@ COMMANDS = {
     "report": LazyCommand(
         "report",
         "report_command",
-        "Write report.html anew: of a run from its files, or one page for everything below a folder of results.",
+        "Rewrite report.html: for a run from its files, or one page for all results below a folder.",
     ),
     "data": LazyCommand("data", "app", "Find, verify, download and import the data sets."),
     "bench": LazyCommand("bench", "app", "Measure speed and memory, in ratios within one run."),
@@ -102,7 +102,7 @@ def _show_version(wanted: bool) -> None:
 
 app = typer.Typer(
     cls=LazyGroup,
-    help="Learn for ever from a stream that nobody has labelled with tasks (Gated Experts).",
+    help="Continual learning from a stream without task labels (Gated Experts).",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -127,10 +127,10 @@ for _name, _command in COMMANDS.items():
 
 
 def main() -> None:
-    """Run the command; a wrong call ends with one line on standard error and exit code 2."""
-    # Newer typers carry their own click, so the exception is reached through a class that typer exports.
+    """Run the command; an invalid call prints one line on standard error and exits with code 2."""
+    # Newer versions of typer bundle their own click, so the exception is reached through a class that typer exports.
     click_exception: type[Any] = typer.BadParameter.__mro__[2]
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop is a Ctrl-C: nothing is lost
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's stop acts like Ctrl-C: nothing is lost
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except click_exception as error:

@@ -15,9 +15,9 @@ console = Console()
 
 
 def report_command(
-    folder: Annotated[Path, typer.Argument(help="Folder of a finished run, or one with results of many.")],
+    folder: Annotated[Path, typer.Argument(help="Folder of a finished run, or of the results of many runs.")],
 ) -> None:
-    """Write report.html anew: of a run from its files, or one page for everything below a folder of results."""
+    """Rewrite report.html: for a run from its files, or one page for all results below a folder."""
     if not folder.is_dir():
         raise ValueError(f"folder: got {folder}, expected a folder that is there")
     of_one_run = any((folder / name).is_file() for name in ("config.json", "result.json", "gates.json"))

@@ -1,4 +1,4 @@
-"""The `hge reproduce` command: the runs of a table or figure, one progress display over all of them."""
+"""The `hge reproduce` command: the runs of a table or figure, with one progress display for all of them."""
 
 from __future__ import annotations
 
@@ -38,39 +38,37 @@ BESIDE_JOBS = (
     *("jobs_file", "device", "executor", "ray_address", "workers"),
     *("results", "work", "data", "checkpoint_every", "dry_run"),
 )
-"""Options that say where and how, not what: they go together with a file of jobs."""
+"""Options that set where and how jobs run, not which: allowed together with a file of jobs."""
 
 
 def reproduce_command(
     context: typer.Context,
     table: Annotated[list[str] | None, typer.Option(help="Table of the paper, 1 to 5, or all.")] = None,
     figure: Annotated[list[int] | None, typer.Option(help=f"Figure, {', '.join(map(str, FIGURES))}.")] = None,
-    scenario: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
-    method: Annotated[list[str] | None, typer.Option(help=f"Only this one: {', '.join(METHODS)}.")] = None,
+    scenario: Annotated[list[str] | None, typer.Option(help="Only this scenario; may be repeated.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help=f"Only this method: {', '.join(METHODS)}.")] = None,
     seeds: Annotated[int, typer.Option(help="Runs with seeds 0 to N - 1.")] = 5,
-    epochs_scale: Annotated[float, typer.Option(help="Factor on the paper's epochs.")] = 1.0,
+    epochs_scale: Annotated[float, typer.Option(help="Multiplier of the paper's epochs.")] = 1.0,
     recipe: Annotated[str, typer.Option(help=f"{', '.join(RECIPES)}.")] = "paper",
     executor: Annotated[str, typer.Option(help="local, or ray: a cluster (pip install 'hge\\[cluster]').")] = "local",
-    ray_address: Annotated[str, typer.Option(help="Of a running cluster.", show_default="one on this machine")] = "",
-    workers: Annotated[int, typer.Option(min=1, help="Runs at a time; ray: runs that share a GPU.")] = 1,
+    ray_address: Annotated[str, typer.Option(help="Address of a cluster.", show_default="one on this machine")] = "",
+    workers: Annotated[int, typer.Option(min=1, help="Runs at a time; with ray: runs per GPU.")] = 1,
     jobs_file: Annotated[
-        Path | None, typer.Option("--jobs", help="Runs as --dry-run prints them, one a line, instead of a table's.")
+        Path | None, typer.Option("--jobs", help="File of runs as printed by --dry-run, instead of a table.")
     ] = None,
-    results: Annotated[Path, typer.Option(help="Folder of results; what is there is not run again.")] = Path("results"),
-    work: Annotated[Path, typer.Option(help="Folder for runs under way.")] = Path("runs/reproduce"),
+    results: Annotated[Path, typer.Option(help="Folder of results; runs found there are skipped.")] = Path("results"),
+    work: Annotated[Path, typer.Option(help="Folder for runs in progress.")] = Path("runs/reproduce"),
     track: Annotated[bool, typer.Option("--track", help="Also record accuracy over the stream.")] = False,
     device: Annotated[str, typer.Option(help="auto (what this machine has), cpu, cuda.")] = "auto",
-    precision: Annotated[str, typer.Option(help="fp32, tf32, bf16: of products on a GPU.")] = "fp32",
+    precision: Annotated[str, typer.Option(help="Precision of products on a GPU: fp32, tf32, bf16.")] = "fp32",
     assignments: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting of the recipe: key=value; may be repeated.")
     ] = None,
     data: DataFolder = None,
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Batches between checkpoints.")] = CHECKPOINT_EVERY,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the jobs, one JSON a line, and do nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the jobs as JSON, one per line, and exit.")] = False,
 ) -> None:
-    """Make the runs that a table or figure needs; made ones are left out, those that were cut off go on."""
+    """Run the experiments of a table or figure; finished runs are skipped, interrupted ones are resumed."""
     for name, value, known in (("recipe", recipe, RECIPES), ("executor", executor, EXECUTORS)):
         if value not in known:
             raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(known)}")
@@ -120,11 +118,11 @@ def reproduce_command(
 
 
 def _jobs_of_a_file(file: Path, context: typer.Context, device: str) -> list[Job]:
-    """Read jobs, for another device if one was asked for; any other of their settings must not have been."""
+    """Read jobs, with the device replaced if `--device` was given; other settings of jobs are refused."""
     given = set()
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
-        # By its name: newer typers carry their own click, and with it their own class of sources.
+        # Compared by name: newer versions of typer bundle their own click, and with it their own class of sources.
         if source is not None and source.name == "COMMANDLINE":
             given.add(parameter.name)
             if parameter.name not in BESIDE_JOBS:
@@ -134,7 +132,7 @@ def _jobs_of_a_file(file: Path, context: typer.Context, device: str) -> list[Job
 
 
 def _check_all(jobs: Sequence[Job], data: Path | None) -> None:
-    """Raise an error for what cannot run here, before anything does; all data sets that are missing at once."""
+    """Raise an error if a job cannot run here, before any starts; all missing data sets are reported at once."""
     folder, needed = data_folder(data), set[str]()
     for config in (job.config for job in jobs):
         check(config)
@@ -167,7 +165,7 @@ def _carry_out(jobs: Sequence[Job], executor: Executor, place: Place, results: P
 
 @contextmanager
 def _display(jobs: Sequence[Job], executor: Executor, place: Place) -> Iterator[Callable[[list[Outcome]], None]]:
-    """Show all runs in one line, and a line for each that is under way."""
+    """Show one progress line for all runs, and one for each run in progress."""
     for job in jobs:
         forget_progress(place.folder(job.name))
     forecast = Forecast([job.name for job in jobs], [(j.config.scenario, j.config.method) for j in jobs])

@@ -1,4 +1,4 @@
-"""The `hge run` and `hge demo` commands: a run with a live line, a table of its figures, and a report."""
+"""The `hge run` and `hge demo` commands: a run with a progress line, a table of its figures, and a report."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from hge.reporting.run_report import ORGANISATIONS, write_report
 
 console = Console()
 
-Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
+Seed = Annotated[int, typer.Option(help="Random seed.")]
 Out = Annotated[Path, typer.Option(help="Folder for the run's files.")]
 
 
@@ -39,9 +39,9 @@ def demo_command(
     seed: Seed = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
 ) -> None:
-    """Learn Split Digits from an unlabelled stream, in seconds, and write a report that shows what happened."""
+    """Learn Split Digits from a stream without task labels, in seconds, and write a report of the run."""
     console.print("Ten digits arrive in pairs: five tasks. Nobody tells the learner that there are tasks.")
-    torch.set_num_threads(1)  # images of 8×8 are too small to share; on a busy machine threads wait for each other
+    torch.set_num_threads(1)  # 8×8 images are too small to parallelise; on a busy machine threads wait for each other
     config = replace(build_config("split-digits"), seed=seed, device=resolve_device(device))
     _run_and_show(config, out)
 
@@ -53,20 +53,20 @@ def run_command(
     score: Annotated[
         str | None, typer.Option(help="sketch, class-sketch or autoencoder.", show_default="the recipe's")
     ] = None,
-    routing: Annotated[str, typer.Option(help="sample or batch: which one the report shows.")] = "sample",
+    routing: Annotated[str, typer.Option(help="Routing shown in the report: sample or batch.")] = "sample",
     tasks: Annotated[int | None, typer.Option(help="Number of tasks.", show_default="the scenario's")] = None,
     seed: Seed = 0,
-    epochs_scale: Annotated[float, typer.Option(help="Factor on the recipe's epochs.")] = 1.0,
-    mix: Annotated[str, typer.Option(help="Another scenario, whose tasks come in turn with this one's.")] = "",
-    visits: Annotated[str, typer.Option(help='Order of the tasks, with a factor on the epochs: "0 1 0:0.5 2".')] = "",
+    epochs_scale: Annotated[float, typer.Option(help="Multiplier of the recipe's epochs.")] = 1.0,
+    mix: Annotated[str, typer.Option(help="Another scenario, whose tasks alternate with this one's.")] = "",
+    visits: Annotated[str, typer.Option(help='Order of tasks, with optional epoch factors: "0 1 0:0.5 2".')] = "",
     blend: Annotated[int, typer.Option(help="Batches over which one task fades into the next.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
-    pool: Annotated[str, typer.Option(help="auto, eager (the plain reference), stacked (the fast one).")] = "auto",
-    precision: Annotated[str, typer.Option(help="fp32, tf32, bf16: of products on a GPU.")] = "fp32",
+    pool: Annotated[str, typer.Option(help="auto, eager (plain reference), stacked (fast).")] = "auto",
+    precision: Annotated[str, typer.Option(help="Precision of products on a GPU: fp32, tf32, bf16.")] = "fp32",
     on_bad_batch: Annotated[
-        str, typer.Option(help="raise or skip: a batch with NaN, of a wrong shape or with unknown labels.")
+        str, typer.Option(help="raise or skip, for a batch with NaN, a wrong shape or unknown labels.")
     ] = "raise",
-    track: Annotated[bool, typer.Option("--track", help="Record accuracy over the stream; takes time.")] = False,
+    track: Annotated[bool, typer.Option("--track", help="Record accuracy over the stream (slower).")] = False,
     data: DataFolder = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the run's files.", show_default="runs/NAME")] = None,
     set_: Annotated[
@@ -74,10 +74,10 @@ def run_command(
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: learner.epsilon=5."),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a run that was cut off, from its last checkpoint.")
+        bool, typer.Option("--resume", help="Resume an interrupted run from its last checkpoint.")
     ] = False,
     checkpoint_every: Annotated[
-        int, typer.Option(min=0, help="Batches between checkpoints; 0: none. One that cannot be written is a warning.")
+        int, typer.Option(min=0, help="Batches between checkpoints; 0: none. A failure to write one is a warning.")
     ] = 2_000,
 ) -> None:
     """Run a scenario and write config.json, events.jsonl, trace.csv, result.json and report.html."""
@@ -139,7 +139,7 @@ def _tell_where_it_goes_on(config: RunConfig, out: Path) -> None:
 
 @contextmanager
 def _progress(config: RunConfig) -> Iterator[Callable[[int, int, str], None]]:
-    """Show a live line: what is done, a status, time left."""
+    """Show a progress line: batches done, status, time left."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=14),

@@ -1,4 +1,4 @@
-"""The `hge scenarios` command: which scenarios there are, and which of them can run here."""
+"""The `hge scenarios` command: all scenarios, and which of them can run here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BUNDLED = {
 
 
 def scenarios_command(data: DataFolder = None) -> None:
-    """List the scenarios that can run, what they are made of, and whether their data are there."""
+    """List the scenarios, what they consist of, and whether their data are available."""
     folder = data_folder(data)
     table = Table(box=None, padding=(0, 1, 0, 0))
     table.add_column("scenario", no_wrap=True)
@@ -51,8 +51,8 @@ def scenarios_command(data: DataFolder = None) -> None:
 
 
 def build_and_count(name: str, folder: Path) -> tuple[int, int, int]:
-    """Return the numbers of classes, images and batches of a scenario whose data are there (default recipe, seed 0)."""
-    # These import torch, which only data sets that are there need.
+    """Return the numbers of classes, images and batches of a scenario with available data (default recipe, seed 0)."""
+    # Imported here: they load torch, which is needed only if data sets are available.
     from hge.core.randomness import Keys
     from hge.experiments.build import build_scenario
 

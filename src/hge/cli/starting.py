@@ -1,4 +1,4 @@
-"""Ctrl-C while modules are imported."""
+"""Handling of Ctrl-C while modules are imported."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """Let a Ctrl-C inside the block end the program with one line and exit code 130, not with a traceback."""
+    """Exit with one line and code 130, without a traceback, on Ctrl-C inside the block."""
     try:
         yield
     except KeyboardInterrupt:

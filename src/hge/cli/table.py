@@ -45,7 +45,7 @@ def table_command(
 
 
 def _print(number: int, lines: Sequence[Line], console: Console) -> None:
-    """Show a table that fits a terminal: a section per scenario and figure, the protocols as notes with numbers."""
+    """Show a table that fits a terminal: a section per scenario and figure, the protocols as numbered notes."""
     title = f"Table {number}. {TITLES[number]}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
     for name in ("", "paper", "ours", *(["ours, alone"] if number >= 4 else []), "verdict", "note"):
@@ -73,7 +73,7 @@ def _print(number: int, lines: Sequence[Line], console: Console) -> None:
 
 
 def _sections(number: int, lines: Sequence[Line]) -> dict[tuple[str, str], list[tuple[str, Line]]]:
-    """Group the lines under titles; Table 3 has many figures of one method, the others few of several."""
+    """Group the lines under titles; Table 3 has many figures of one method, the others few of several methods."""
     found: dict[tuple[str, str], list[tuple[str, Line]]] = {}
     for line in lines:
         figure = line.figure.replace("_", " ").replace(".", ", ")

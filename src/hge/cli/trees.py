@@ -20,7 +20,7 @@ def trees_command(
     out: Annotated[Path, typer.Option(help="Page with all trees side by side.")] = Path("runs/trees.html"),
 ) -> None:
     """Show the trees of runs: as text here, side by side on a page, and as tree-NAME.dot for Graphviz."""
-    page = write_trees(folders, out)  # first: it reads them all
+    page = write_trees(folders, out)  # first: it reads all runs, so an unreadable one fails before any output
     for folder in folders:
         for name, drawn in trees_of(read_result(folder)).items():
             console.print(f"[bold]{folder.name}: {name}[/bold]\n{tree_text(drawn.tree)}", highlight=False)

@@ -1,1 +1,1 @@
-"""Types, events, settings and keyed randomness: what every other package shares."""
+"""Types, events, settings and keyed randomness, shared by all other packages."""

@@ -1,4 +1,4 @@
-"""Settings as frozen values. Every field's default is the library's; the paper's differ in `recipes.py`."""
+"""Settings as frozen dataclasses. Defaults are the library's own; `experiments/recipes.py` has the paper's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 Config = TypeVar("Config")
 LARGEST = 1e12
-"""No setting is larger than this."""
+"""Upper limit of the magnitude of any numeric setting."""
 ScoreName = Literal["sketch", "class-sketch", "autoencoder"]
 Precision = Literal["fp32", "tf32", "bf16"]
 OnBadBatch = Literal["raise", "skip"]
@@ -24,42 +24,43 @@ class LearnerConfig:
     """Algorithm 1 and Section 3.1."""
 
     epsilon: float = 4.0
-    """ε: a batch is of high loss above μ + εσ."""
+    """ε: a batch has a high loss if its loss is above μ + εσ."""
     alpha: float = 0.9
-    """Smoothing of the loss's mean and deviation."""
+    """Smoothing factor of the mean and the deviation of the loss."""
     recent_capacity: int = 20
-    """Batches in R, the buffer of recent batches."""
+    """Capacity of R, the buffer of recent batches, in batches."""
     replay_capacity: int = 10
-    """Batches that each expert keeps of its own training (a reservoir)."""
+    """Training batches that each expert keeps for replay (a reservoir)."""
     review: bool = True
-    """Test a persistently high loss against the expert's replay before an expert is created."""
+    """Test a persistently high loss against the expert's replay before creating an expert."""
     review_threshold: float = 20.0
-    """ε_review: a Z-score above it means another task."""
+    """ε_review: a Z-score above this indicates another task."""
     robust_review: bool = True
-    """Test by the median of the replay and the spread about it, which a stray batch in it does not change; False is
-    the paper's, mean and standard deviation."""
+    """Test with the median of the replay losses and the spread about it, which a stray batch in the replay does not
+    change. False: mean and standard deviation, as in the paper."""
     max_experts: int = 0
-    """No more experts than this; a new task then goes to the expert that knows it best. 0: as many as it takes."""
+    """Maximum number of experts; beyond it, a new task is assigned to the expert that fits it best. 0: no limit."""
     review_last_used: bool = True
-    """Ask the expert in use, too, before another is created; False is the letter: the gate's choice only."""
+    """Also review the expert in use before creating another. False: only the gate's choice, as the paper is written."""
     organisation: Literal["flat", "tree", "lca"] = "flat"
-    """flat: GE. tree: HGE by a shortlist of the best sketches (shortlist.py). lca: HGE as in the paper."""
+    """flat: GE. tree: HGE with a shortlist of the best sketches (gating/shortlist.py). lca: HGE as in the paper."""
     path_coverage: float = 0.98
-    """lca: share of a newcomer's batches whose paths decide where it is placed."""
+    """lca: share of a newcomer's batches whose paths determine its position in the tree."""
     promotion_window: int = 50
     """Batches over which a newcomer is compared with the gate's choice."""
     promotion_rate: float = 0.5
-    """ε_promotion: a newcomer whose score is lower more often than this is promoted."""
+    """ε_promotion: a newcomer is promoted if its score is the lower one in more than this share of the window."""
     promote_by_replay: bool = True
-    """flat: promote a newcomer as soon as the replay says that it pays; False is the paper's, the window only."""
+    """flat: promote a newcomer as soon as that improves the routing of the replay. False: by the window only, as in the
+    paper."""
     sticky: bool = True
-    """Section 3.3's hint: while the last-used promoted expert accepts, do not ask the gate."""
+    """Section 3.3's suggestion: do not query the gate while the last-used promoted expert accepts."""
     newcomers_answer: bool = True
-    """A newcomer that was never promoted still answers at prediction time."""
+    """Let newcomers that were never promoted predict, too."""
     joint: bool = False
-    """Answer by the joint score (joint.py), fitted to the replay as the stream goes on."""
+    """Predict with the joint score (experts/joint), which is refitted to the replay during the stream."""
     signed_deviation: bool = False
-    """The paper's deviation to the letter, which runs away; for the test that shows it."""
+    """The paper's deviation as written, which diverges; kept for the test that shows this."""
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -84,9 +85,9 @@ class OptimiserConfig:
     """For sgd."""
     weight_decay: float = 1e-4
     clip_norm: float = 1.0
-    """The autoencoder's gradient norm is clipped here, else the convolutional one diverges. 0: never."""
+    """Maximum gradient norm of the autoencoder; without it the convolutional one diverges. 0: no clipping."""
     average: float = 0.0
-    """Decay of the moving average of an expert's weights that answers (averaging.py). 0: the trained ones answer."""
+    """Decay of the moving average of the weights, used for prediction (experts/weight_average.py). 0: no average."""
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -99,17 +100,17 @@ class OptimiserConfig:
 
 @dataclass(frozen=True)
 class ScoreConfig:
-    """How suitable an expert is for an input: which score, and its settings."""
+    """The score, which measures how suitable an expert is for an input, and its settings."""
 
     name: ScoreName = "sketch"
     components: int = 0
-    """sketches: directions of the space that all experts share. 0: half as many as there are inputs, 64 at most."""
+    """sketches: dimensions of the space that all experts share. 0: half the number of inputs, at most 64."""
     kl_weight: float | Literal["elbo"] = 1.0
-    """autoencoder: weight of the KL divergence. 1 is the paper's, "elbo" is one over the number of inputs."""
+    """autoencoder: weight of the KL divergence. 1: as in the paper. "elbo": one over the number of inputs."""
     variational: bool = True
-    """autoencoder: sample the latent in training. False is the paper's ablation."""
+    """autoencoder: sample the latent in training. False: the paper's ablation."""
     sampled: bool = False
-    """autoencoder: compare experts at one draw of the latent, the same for all of them, instead of at its mean."""
+    """autoencoder: compare experts at one fixed sample of the latent noise, shared by all, instead of at the mean."""
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -123,14 +124,14 @@ class TameConfig:
     """The baseline TAME (baselines/tame.py)."""
 
     window: int = 100
-    """Losses over which mean and standard deviation are taken."""
+    """Number of losses over which mean and standard deviation are computed."""
     warmup: int = 2
-    """Losses before there is a bound."""
+    """Number of losses before a bound is set."""
     deviations: float = 3.0
     smoothing: float = 0.2
-    """Weight of the newest loss in the smoothed one."""
+    """Weight of the newest loss in the smoothed loss."""
     buffer: int = 5000
-    """Samples that all experts keep together."""
+    """Samples kept by all experts together."""
     selector_epochs: int = 200
     selector_batch: int = 128
 
@@ -146,7 +147,7 @@ class TameConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run of one learner on one scenario: everything that decides its outcome."""
+    """One run of one learner on one scenario: all settings that determine its outcome."""
 
     scenario: str
     method: str = "ge"
@@ -157,29 +158,29 @@ class RunConfig:
     batch_size: int = 32
     test_batch_size: int = 32
     routing: Literal["sample", "batch"] = "sample"
-    """Which routing the report shows; the result has both."""
+    """Routing shown in the report; the result contains both."""
     mix: str = ""
-    """Another scenario whose visits alternate with this one's, its labels disjoint."""
+    """Another scenario, with disjoint labels, whose visits alternate with this one's."""
     visits: str = ""
-    """Tasks in the order of their visits, with a factor on the epochs: "0 1 0:0.5 2". Empty: each once."""
+    """Tasks in the order of their visits, with an optional factor on the epochs: "0 1 0:0.5 2". Empty: each once."""
     blend: int = 0
-    """Batches over which one visit fades into the next: a declared violation of the paper's hard boundaries."""
+    """Batches over which one visit fades into the next, in deliberate violation of the paper's hard boundaries."""
     on_bad_batch: OnBadBatch = "raise"
-    """A batch with NaN, of a wrong shape or with unknown labels ends the run, which can be resumed; or is skipped."""
+    """A batch with NaN, a wrong shape or unknown labels either ends the run (which can be resumed) or is skipped."""
     seed: int = 0
     device: str = "cpu"
     pool: Literal["auto", "eager", "stacked"] = "auto"
-    """How the experts' networks are kept: eager is the plain reference, stacked the fast one, which auto takes."""
+    """Implementation of the expert pool: eager is the plain reference, stacked the fast one; auto selects stacked."""
     precision: Precision = "fp32"
-    """Of products on a GPU: tf32 rounds their inputs to 10 bits, bf16 computes in 8 (autocast)."""
+    """Precision of products on a GPU: tf32 rounds their inputs to 10 bits, bf16 computes in 8 bits (autocast)."""
     deterministic: bool = False
-    """Every run gives the same digits on a GPU, too, where the fastest algorithms do not; resumed or not."""
+    """Make runs, resumed or not, bitwise reproducible on a GPU, too, where the fastest algorithms are not."""
     augment: bool = False
     """Train experts on randomly flipped and cropped images."""
     track: bool = False
-    """Record accuracy over the stream: of batches before they are learned, and of all tasks after each visit."""
+    """Record accuracy over the stream: on each batch before training, and on all tasks after each visit."""
     idle_on_host: bool = False
-    """stacked: experts that are not in use wait in the host's memory; the gate keeps what it needs."""
+    """stacked: keep experts that are not in use in host memory; what the gate needs stays on the device."""
     net: str = "mlp"
     autoencoder: str = "mlp"
     """Network of the autoencoder score."""
@@ -201,7 +202,7 @@ class RunConfig:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RunConfig:
-        """Read settings that `as_json` gave; what is missing has its default."""
+        """Read settings written by `as_json`; missing fields get their defaults."""
         parts: dict[str, type[Any]] = {
             "learner": LearnerConfig,
             "optimiser": OptimiserConfig,
@@ -221,7 +222,7 @@ def _read_fields(kind: type[Config], values: Mapping[str, Any]) -> Config:
 
 
 def override(config: Config, assignment: str) -> Config:
-    """Return `config` with one field changed, as `--set learner.epsilon=5` says.
+    """Return `config` with one field changed, as by `--set learner.epsilon=5`.
 
     >>> override(RunConfig("split-digits"), "learner.epsilon=5").learner.epsilon
     5.0
@@ -253,7 +254,7 @@ def _override(config: Any, names: list[str], text: str, path: str) -> Any:
 
 
 def _parse(text: str, expected: Any, path: str) -> Any:
-    """Read `text` as the type that the field was declared with."""
+    """Parse `text` as the declared type of the field."""
     try:
         value = json.loads(text.lower())
     except ValueError:
@@ -274,7 +275,7 @@ def _check_types(config: Any) -> None:
 
 
 def _fits(value: Any, expected: Any) -> bool:
-    """Is `value` of the declared type? A whole number will do for a number; true and false are not numbers."""
+    """Return whether `value` has the declared type. Integers are valid floats; booleans are not numbers."""
     for option in _options(expected):
         if get_origin(option) is Literal:
             fits = value in get_args(option)
@@ -292,7 +293,7 @@ def _fits(value: Any, expected: Any) -> bool:
 
 
 def _in_range(value: Any) -> bool:
-    """Is the number neither NaN nor absurdly large?"""
+    """Return whether the number is neither NaN nor larger than `LARGEST`."""
     return bool(-LARGEST <= value <= LARGEST)
 
 

@@ -1,7 +1,7 @@
-"""Decisions as facts: what the learner did, at which batch, and the numbers that led to it.
+"""Events: the learner's decisions, the batches at which they were made, and the numbers behind them.
 
-Every event is frozen, named in the past tense, and leaves the learner through the one `emit` it was given. No
-decision reads events back.
+Events are frozen, named in the past tense, and sent through the learner's single `emit` callback. No decision reads
+them back.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Event:
         return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     def as_json(self) -> dict[str, Any]:
-        """Return the event as plain JSON values; a number that JSON cannot hold becomes null."""
+        """Return the event as plain JSON values; NaN and infinities become null."""
         return {"event": self.kind()} | {name: _json_value(value) for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)
 class BatchSetAside(Event):
-    """The gate's choice found the loss too high, and no newcomer accepted the batch."""
+    """The loss of the gate's choice was too high, and no newcomer accepted the batch."""
 
     expert: int
     loss: float
@@ -44,10 +44,10 @@ class BatchSetAside(Event):
 
 @dataclass(frozen=True)
 class OutlierSettled(Event):
-    """A set-aside batch turned out to be an outlier: the expert of the batch before it was trained on it."""
+    """A set-aside batch proved to be an outlier: the expert of the preceding batch was trained on it."""
 
     outlier: int
-    """Step at which the batch had arrived."""
+    """Step at which the batch arrived."""
     expert: int
 
 
@@ -65,16 +65,16 @@ class LossReviewed(Event):
 
 @dataclass(frozen=True)
 class UpdateSkipped(Event):
-    """A loss or gradient was not a number: the expert was not trained on the batch."""
+    """A loss or gradient was not finite: the expert was not trained on the batch."""
 
     expert: int
     batch: int
-    """Step at which the batch had arrived."""
+    """Step at which the batch arrived."""
 
 
 @dataclass(frozen=True)
 class ExpertRolledBack(Event):
-    """An expert's loss or weights were no longer numbers: it went back to its last good state."""
+    """An expert's loss or weights were no longer finite: its last good state was restored."""
 
     expert: int
     batches: int
@@ -83,14 +83,14 @@ class ExpertRolledBack(Event):
 
 @dataclass(frozen=True)
 class BatchSkipped(Event):
-    """A bad batch came and was left out, as `on_bad_batch="skip"` says; nothing changed. `step` is that of the next."""
+    """A bad batch was skipped (`on_bad_batch="skip"`); nothing changed. `step` is that of the next batch."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class ExpertCreated(Event):
-    """A task switch was detected: a new expert learned the set-aside batches and is on probation."""
+    """A task switch was detected: a new expert was trained on the set-aside batches and is on probation."""
 
     expert: int
     batches: int
@@ -98,7 +98,7 @@ class ExpertCreated(Event):
 
 @dataclass(frozen=True)
 class ExpertReused(Event):
-    """A task switch was detected, but there may be no more experts: the one with the lowest loss took the batches."""
+    """A task switch was detected at the maximum number of experts: the best-fitting one was trained on the batches."""
 
     expert: int
     batches: int
@@ -106,7 +106,7 @@ class ExpertReused(Event):
 
 @dataclass(frozen=True)
 class BatchesReclaimed(Event):
-    """No task switch: the gate sent batches to experts that refused them, but the one in use accepts these of them."""
+    """No task switch: the gate had sent these batches to experts that refused them, but the one in use accepts them."""
 
     expert: int
     batches: int
@@ -114,7 +114,7 @@ class BatchesReclaimed(Event):
 
 @dataclass(frozen=True)
 class ExpertPromoted(Event):
-    """A newcomer's score was the lower one often enough: it joined the gate."""
+    """A newcomer's score was the lower one often enough: it was added to the gate."""
 
     expert: int
     rate: float
@@ -125,7 +125,7 @@ class ExpertPromoted(Event):
 
 @dataclass(frozen=True)
 class ShortlistSet(Event):
-    """The replay was looked at: so many experts are asked about a batch, and about a single row."""
+    """The numbers of experts queried for a batch and for a single row were set from the replay."""
 
     experts: int
     batch: int
@@ -134,7 +134,7 @@ class ShortlistSet(Event):
 
 @dataclass(frozen=True)
 class ExpertChanged(Event):
-    """The stream moved on to another expert, old or new."""
+    """The expert in use changed, to an existing or a new one."""
 
     previous: int
     expert: int

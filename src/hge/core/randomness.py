@@ -1,7 +1,7 @@
-"""Randomness by key: the same (seed, purpose, numbers) gives the same numbers, whatever was drawn before.
+"""Randomness by key: the same (seed, purpose, numbers) gives the same random numbers, whatever was drawn before.
 
-No generator lives between two calls, so there is no random state to save, and delaying a batch or training experts
-in another order changes nobody's numbers.
+No generator is kept between calls, so there is no random state to save, and delaying a batch or training experts in
+another order does not change the numbers drawn elsewhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What flows through the system: batches of the stream."""
+"""Batches of the stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Batch:
     """
 
     x: Tensor
-    """Inputs, rows first: float32, or uint8 that stands for 0 to 1 in 255 steps."""
+    """Inputs, rows first: float32, or uint8 that represents 0 to 1 in 255 steps."""
     y: Tensor
     """Class of each row as an output index of the experts' heads, int64."""
 
@@ -33,7 +33,7 @@ class Batch:
 
 
 def as_float(x: Tensor) -> Tensor:
-    """Return inputs as the networks take them.
+    """Return inputs in the form that the networks expect: uint8 scaled to 0 to 1, floats unchanged.
 
     >>> as_float(torch.tensor([0, 255], dtype=torch.uint8))
     tensor([0., 1.])

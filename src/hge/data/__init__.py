@@ -1,1 +1,1 @@
-"""Data sets, and the streams of tasks that are made of them."""
+"""Data sets, and the streams of tasks built from them."""

@@ -1,4 +1,4 @@
-"""Which scenarios there are: the paper's eleven (Section 5), a side experiment, three on digits, and your images."""
+"""The available scenarios: the paper's eleven (Section 5), its side experiment, three on digits, and user images."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hge.data.formats import ImageSet
 from hge.data.image_folder import read_image_folder
 from hge.data.transforms import AsIs, Flatten, Invert, Permute, ToColour, resize
 
-# The builders import torch, scikit-learn and what needs them: a list of the scenarios does without.
+# The builders import torch, scikit-learn and modules that need them, so that listing the scenarios does not.
 if TYPE_CHECKING:
     import torch
 
@@ -25,33 +25,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """What a scenario is to be built of, and where it will be used."""
+    """Arguments of a scenario's builder."""
 
     tasks: int
     keys: Keys
     folder: Path
-    """Where the data sets are."""
+    """Folder of the data sets."""
     device: torch.device
 
 
 @dataclass(frozen=True)
 class ScenarioInfo:
-    """A scenario that can be built, and what it is about."""
+    """A scenario that can be built, with a description."""
 
     name: str
     about: str
     tasks: int
-    """Number of tasks unless the user says otherwise."""
+    """Default number of tasks."""
     most_tasks: int
     batch_size: int
     datasets: tuple[str, ...]
-    """Data sets that must be there; none for the bundled digits."""
+    """Required data sets; none for the bundled digits."""
     build: Callable[[Request], Scenario]
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A data set as it is needed: rows on the device, and names of its classes."""
+    """A loaded data set: rows on the device, and class names."""
 
     train: Source
     test: Source
@@ -60,12 +60,12 @@ class Loaded:
 
 
 def split_digits(request: Request) -> Scenario:
-    """Ten digits in pairs, drawn per seed."""
+    """Ten digits in pairs, drawn by the seed."""
     return _split("digits", 5, AsIs(), request)
 
 
 def recurring_digits(request: Request) -> Scenario:
-    """Split Digits whose tasks come back: A B A C B D A E C."""
+    """Split Digits with recurring tasks: A B A C B D A E C."""
     from hge.data.scenarios import recur
 
     visits = tuple(t for t in (0, 1, 0, 2, 1, 3, 0, 4, 2) if t < request.tasks)
@@ -73,7 +73,7 @@ def recurring_digits(request: Request) -> Scenario:
 
 
 def permuted(dataset: str, request: Request) -> Scenario:
-    """All classes; the first task as they are, each further one with its own permutation of the pixels."""
+    """All classes; the first task with the original pixels, each further one with its own permutation of them."""
     import torch
 
     from hge.data.scenarios import Part, Scenario, Task
@@ -90,7 +90,7 @@ def permuted(dataset: str, request: Request) -> Scenario:
 
 
 def hybrid(first: str, second: str, prepare: tuple[Prepare, Prepare], request: Request) -> Scenario:
-    """The tasks of two data sets in turn, their labels disjoint."""
+    """The tasks of two data sets in turn, with disjoint labels."""
     from hge.data.scenarios import mix
 
     if request.tasks < 2:
@@ -106,7 +106,7 @@ def hybrid(first: str, second: str, prepare: tuple[Prepare, Prepare], request: R
 
 
 def image_folder(request: Request) -> Scenario:
-    """A user's images, split by class into as many tasks as asked for."""
+    """A user's images, split by class into the requested number of tasks."""
     from hge.data.scenarios import Scenario
 
     images = read_image_folder(request.folder)
@@ -121,7 +121,7 @@ def image_folder(request: Request) -> Scenario:
 
 
 def superclass_pairs(request: Request) -> Scenario:
-    """CIFAR-100 by pairs of superclasses instead of at random (the paper's side experiment, Section 5.3)."""
+    """CIFAR-100 split by pairs of superclasses instead of at random (the paper's side experiment, Section 5.3)."""
     from hge.data.scenarios import Scenario
 
     data = _loaded("cifar100", request)
@@ -145,7 +145,7 @@ def _split(
     domain: str = "",
     draw: tuple[int, ...] = (),
 ) -> Scenario:
-    """Split the classes evenly into `parts`, at random per seed, and take the first `tasks` of them."""
+    """Split the classes evenly into `parts`, at random by the seed, and take the first `tasks` of them."""
     from hge.data.scenarios import Scenario
 
     data = _loaded(dataset, request)
@@ -181,7 +181,7 @@ def _loaded(name: str, request: Request) -> Loaded:
 
 @lru_cache(maxsize=8)
 def _image_set(name: str, size: int, folder: Path, device: str) -> Loaded:
-    """Load a data set onto the device, its images resized once; several runs in one process share it."""
+    """Load a data set onto the device, with its images resized once; several runs in one process share it."""
     import torch
 
     return _on_device(load(name, folder), size, torch.device(device))
@@ -200,7 +200,7 @@ def _on_device(images: ImageSet, size: int, device: torch.device) -> Loaded:
 
 
 def _digits(keys: Keys, device: torch.device) -> Loaded:
-    """scikit-learn's 8×8 digits: 80 % of each class for training, 20 % for testing, drawn per seed."""
+    """scikit-learn's 8×8 digits: 80 % of each class for training, 20 % for testing, drawn by the seed."""
     import torch
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -228,7 +228,7 @@ def _info(
 
 
 ENDLESS = 10**6
-"""Permutations do not run out."""
+"""No practical limit: there are enough permutations."""
 
 SCENARIOS: dict[str, ScenarioInfo] = {
     info.name: info

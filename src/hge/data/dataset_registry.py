@@ -1,4 +1,4 @@
-"""Which data sets are known: where their files may stand, where they come from, and what is in them."""
+"""The known data sets: possible locations of their files, download addresses, and contents."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from hge.data.formats import ImageSet
 
 @dataclass(frozen=True)
 class Layout:
-    """One way in which a set's files may stand under the data folder."""
+    """One possible layout of a set's files in the data folder."""
 
     place: str
     """The folder or archive, relative to the data folder."""
     read: Callable[[Path], ImageSet]
     needs: tuple[str, ...] = ()
-    """What must stand in the folder; nothing for an archive."""
+    """Files and folders that must be in the folder; none for an archive."""
     also: tuple[str, ...] = ()
-    """What is used where it stands there."""
+    """Optional files, used if present."""
     home: str = ""
-    """Where an import puts it, if not at `place`."""
+    """Destination of an import, if not `place`."""
 
     def complete(self, at: Path) -> bool:
-        """Say whether everything needed stands at `at`."""
-        # unlike Path's, these say no where a folder may not be entered
+        """Return whether everything needed is at `at`."""
+        # unlike Path's methods, these return False if a folder may not be entered
         return all(os.path.exists(at / part) for part in self.needs) if self.needs else os.path.isfile(at)
 
 
 @dataclass(frozen=True)
 class Download:
-    """An official file: where it comes from and where it goes."""
+    """An official file: its address, checksum and destination."""
 
     url: str
     checksum: str
@@ -48,15 +48,15 @@ class DatasetInfo:
     name: str
     title: str
     layouts: tuple[Layout, ...]
-    """In order of preference: first the files as they are downloaded, which nobody has unpacked or changed."""
+    """In order of preference: first the files as downloaded, not unpacked or changed."""
     downloads: tuple[Download, ...]
     official: Counts | None = None
-    """What the whole official set has, where no checksum of it is known."""
+    """Counts of the complete official set, if its checksums are not known."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What a set has: shape of one image, classes, images of each class."""
+    """Counts of a set: shape of one image, number of classes, images per class."""
 
     shape: tuple[int, ...]
     classes: int
@@ -73,7 +73,7 @@ class Known:
 
 
 def _idx_layouts(title: str, class_names: str) -> tuple[Layout, ...]:
-    """The four idx files, as they are downloaded or unpacked, where torchvision keeps them or one folder higher."""
+    """Return the layouts of the four idx files, gzipped or unpacked, in torchvision's folder or one level higher."""
     return tuple(
         Layout(
             place,

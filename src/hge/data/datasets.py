@@ -1,4 +1,4 @@
-"""Image data sets by name: where their files stand, how they are fetched, and whether they are what they should be."""
+"""Image data sets by name: finding, loading, downloading, importing and verifying their files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hge.data.formats import ImageSet
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a set's files are what they should be."""
+    """Result of verifying a set's files."""
 
     name: str
     found: Path | None
@@ -45,12 +45,12 @@ def data_folder(given: Path | None) -> Path:
 
 
 def find(name: str, folder: Path) -> Path | None:
-    """Return where the set stands under `folder`, if it does."""
+    """Return the location of the set under `folder`, if it is there."""
     return next((folder / layout.place for layout in _standing(name, folder)), None)
 
 
 def load(name: str, folder: Path) -> ImageSet:
-    """Read a set, once per process: its arrays are shared, so do not write to them."""
+    """Read a set, once per process. The arrays are shared and must not be modified."""
     layout = next(_standing(name, folder), None)
     if layout is None:
         raise ValueError(f"{DATASETS[name].title} is not there: {_advice(name, folder)}, or run `hge data get {name}`")
@@ -58,7 +58,7 @@ def load(name: str, folder: Path) -> ImageSet:
 
 
 def verify(name: str, folder: Path) -> Verdict:
-    """Compare a set with the known checksums of its arrays, or with the official counts where none are known."""
+    """Compare a set with the known checksums of its arrays, or with the official counts if none are known."""
     layout = next(_standing(name, folder), None)
     if layout is None:
         return Verdict(name, None, False, "missing", _advice(name, folder))
@@ -79,13 +79,13 @@ def verify(name: str, folder: Path) -> Verdict:
 
 
 def get(name: str, folder: Path, progress: bool) -> Path:
-    """Download the official files unless they are there, and return where the set stands."""
+    """Download the official files unless they are present, and return the location of the set."""
     info = _info(name)
     verdict = verify(name, folder)
     if verdict.found is not None and verdict.ok and verdict.variant.startswith("official"):
         return verdict.found
     try:
-        pooch: Any = import_module("pooch")  # an extra, and untyped
+        pooch: Any = import_module("pooch")  # an optional, untyped dependency
     except ImportError:
         raise ValueError(f"downloading {info.title} needs pooch: pip install 'hge[data]'") from None
     pooch.get_logger().setLevel("WARNING")
@@ -102,7 +102,7 @@ def get(name: str, folder: Path, progress: bool) -> Path:
 def import_files(source: Path, folder: Path) -> list[str]:
     """Copy every known set at or under `source` into `folder`; return their names."""
     source = Path(os.path.abspath(source.expanduser()))
-    # `source` may be a set itself, or hold some, up to two folders deep
+    # `source` may be a set itself, or contain sets, up to two folders deep
     bases = [source, *source.parents[:2], *(sub for deep in ("*/", "*/*/") for sub in sorted(source.glob(deep)))]
     found: dict[str, tuple[Layout, Path]] = {}
     for name in DATASETS:
@@ -162,7 +162,7 @@ def _sha256(images: ImageSet, channels_last: bool = False) -> dict[str, str]:
 
 
 def _counts(images: ImageSet) -> Counts | None:
-    """Return what the set has, if it has as many images of each class."""
+    """Return the counts of the set, if all classes have the same number of images."""
     shapes = {images.train_images.shape[1:], images.test_images.shape[1:]}
     classes = len(images.class_names)
     train, test = (
@@ -179,7 +179,7 @@ def _retrieve(pooch: Any, info: DatasetInfo, download: Download, target: Path, d
         try:
             pooch.retrieve(download.url, download.checksum, target.name, target.parent, downloader=downloader)
             return
-        except (OSError, ValueError) as error:  # those of requests are OSErrors, a wrong checksum is a ValueError
+        except (OSError, ValueError) as error:  # errors of requests are OSErrors, a wrong checksum is a ValueError
             if attempt + 1 == attempts:
                 why = f"{type(error).__name__}: {textwrap.shorten(str(error), 120)}"
                 raise ValueError(
@@ -189,7 +189,7 @@ def _retrieve(pooch: Any, info: DatasetInfo, download: Download, target: Path, d
 
 @contextmanager
 def _bar(title: str, shown: bool) -> Iterator[Any]:
-    """Yield what pooch takes as a progress bar."""
+    """Yield a progress bar for pooch, or False for none."""
     if not shown:
         yield False
         return
@@ -220,7 +220,7 @@ def _same(name: str, images: ImageSet, home: Path) -> bool:
 
 
 def _copy(layout: Layout, source: Path, home: Path) -> None:
-    """Copy under another name, read that, and only then give it its name."""
+    """Copy under a temporary name, check that it can be read, then rename it."""
     part = home.with_name(f".{home.name}.{os.getpid()}.part")
     try:
         part.parent.mkdir(parents=True, exist_ok=True)

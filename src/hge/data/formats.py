@@ -1,6 +1,6 @@
 """Readers of the official files: idx (MNIST, KMNIST), Python batches (CIFAR), JPEG and npz (Tiny ImageNet).
 
-Each reads a whole set or raises a ValueError that names the file. How many rows a set should have is not known here.
+Each reads a whole set or raises a ValueError that names the file. The expected number of rows is not checked here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Rows = tuple[Pixels, Labels]
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Labelled images for training and testing, as the files hold them."""
+    """Labelled images for training and testing, as stored in the files."""
 
     train_images: Pixels
     """Rows × channels × height × width."""
@@ -37,7 +37,7 @@ class ImageSet:
     class_names: tuple[str, ...]
     """In the order of the labels."""
     coarse_labels_of_class: tuple[int, ...] | None = None
-    """Superclass of each class, where the set has superclasses."""
+    """Superclass of each class, if the set has superclasses."""
 
 
 def read_idx(path: Path) -> Pixels:
@@ -58,7 +58,7 @@ def read_idx(path: Path) -> Pixels:
 
 
 def read_mnist(folder: Path, suffix: str, class_names: Sequence[str]) -> ImageSet:
-    """Read the four idx files of MNIST or KMNIST; `suffix` is that of their names, ".gz" or none."""
+    """Read the four idx files of MNIST or KMNIST; `suffix` is the end of their names, ".gz" or empty."""
     arrays: list[Rows] = []
     for part in ("train", "t10k"):
         images_at, labels_at = (folder / f"{part}-{kind}-ubyte{suffix}" for kind in ("images-idx3", "labels-idx1"))
@@ -99,7 +99,7 @@ def read_cifar100(path: Path) -> ImageSet:
 
 
 def read_tiny_imagenet(path: Path) -> ImageSet:
-    """Read Tiny ImageNet's JPEGs from their folder or the official zip, resized to 32×32; its test rows are `val`."""
+    """Read Tiny ImageNet's JPEGs from their folder or the official zip, resized to 32×32; `val` is the test part."""
     if path.is_dir():
         inside = [file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()]
         return _jpeg_set(path, inside, lambda name: _bytes(path / name))
@@ -151,7 +151,7 @@ def _labels(labels: npt.NDArray[np.generic], rows: int, classes: int, where: str
 
 @dataclass(frozen=True)
 class _Batch:
-    """What one of CIFAR's pickles holds."""
+    """Contents of one of CIFAR's pickles."""
 
     where: str
     values: dict[object, object]
@@ -193,7 +193,7 @@ def _untar(path: Path, top: str) -> dict[str, bytes]:
                 file = tar.extractfile(member) if member.isfile() else None
                 if file is not None and member.name.startswith(f"{top}/"):
                     found[member.name.removeprefix(f"{top}/")] = file.read()
-            while stream.read(2**20):  # gzip's checksum stands at the very end, behind what tar reads
+            while stream.read(2**20):  # gzip's checksum is at the very end, after what tar reads
                 pass
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
         raise ValueError(f"{path}: not a whole tar.gz file ({error})") from error
@@ -204,7 +204,7 @@ def _unpickle(raw: bytes, where: str) -> _Batch:
     stream = io.BytesIO(raw)
     try:
         values = _Unpickler(stream, encoding="latin1").load()
-    except Exception as error:  # a broken pickle raises nearly anything
+    except Exception as error:  # a broken pickle may raise almost any exception
         raise ValueError(f"{where}: not a pickle of plain values and uint8 arrays ({error})") from error
     if not isinstance(values, dict) or stream.tell() != len(raw):
         raise ValueError(
@@ -214,7 +214,7 @@ def _unpickle(raw: bytes, where: str) -> _Batch:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Builds plain values and uint8 arrays. No global a pickle names is looked up: stand-ins answer for numpy's."""
+    """Builds plain values and uint8 arrays. No global named in a pickle is looked up: stand-ins replace numpy's."""
 
     def find_class(self, module: str, name: str) -> object:
         if (module, name) in _STAND_INS:
@@ -223,7 +223,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _PickledArray:
-    """Stands in for the array that numpy's `_reconstruct` makes and the pickle then fills."""
+    """Stand-in for the array that numpy's `_reconstruct` creates and the pickle then fills."""
 
     pixels: Pixels | None = None
 
@@ -239,7 +239,7 @@ class _PickledArray:
 
 
 class _PickledUint8:
-    """Stands in for `numpy.dtype("u1")`."""
+    """Stand-in for `numpy.dtype("u1")`."""
 
     def __init__(self, code: object, *_: object) -> None:
         if code not in ("u1", "|u1"):
@@ -259,7 +259,7 @@ _STAND_INS: dict[tuple[str, str], object] = {
 
 
 def _jpeg_set(path: Path, inside: Iterable[str], read: Callable[[str], bytes]) -> ImageSet:
-    """Read what stands in a Tiny ImageNet folder or zip. Labels follow the sorted wnids, as ImageFolder's do."""
+    """Read the contents of a Tiny ImageNet folder or zip. Labels follow the sorted wnids, as ImageFolder's do."""
     files = set(inside)
 
     def table(name: str) -> list[list[str]]:
@@ -286,7 +286,7 @@ def _jpeg_set(path: Path, inside: Iterable[str], read: Callable[[str], bytes]) -
 
 
 def _jpegs(path: Path, rows: list[tuple[str, str]], wnids: list[str], read: Callable[[str], bytes]) -> Rows:
-    from PIL import Image  # only this format needs it
+    from PIL import Image  # only needed for this format
 
     label = {wnid: i for i, wnid in enumerate(wnids)}
     images = np.empty((len(rows), 3, 32, 32), np.uint8)

@@ -1,4 +1,4 @@
-"""The validation part, on which settings are chosen (docs/protocol.md): a tenth of the training rows, by content."""
+"""The validation part, used to select settings (docs/protocol.md): a tenth of the training rows, chosen by content."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ PARTS = 10
 
 
 def for_choosing(scenario: Scenario) -> Scenario:
-    """Return the scenario with the validation part for a test part; no test row is left."""
+    """Return the scenario with the validation part in place of the test part; it contains no test row."""
     return replace(scenario, tasks=tuple(_split(task) for task in scenario.tasks))
 
 
 def content_part(x: Tensor) -> Tensor:
-    """Return a number from 0 to 9 for each row, by its content alone: the same in every epoch, seed and order.
+    """Return a number from 0 to 9 for each row, a hash of its content: the same for every epoch, seed and order.
 
     >>> rows = torch.arange(12, dtype=torch.uint8).reshape(4, 3)
     >>> bool((content_part(rows.flip(0)) == content_part(rows).flip(0)).all())

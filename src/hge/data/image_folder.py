@@ -17,7 +17,7 @@ TEST_SHARE = 0.2
 def read_image_folder(folder: Path, size: int = 32) -> ImageSet:
     """Read all images as RGB, resized to `size`; a fifth, chosen by content, is for testing.
 
-    A file's side does not change when others are added or renamed.
+    Adding or renaming other files does not change the part an image is assigned to.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder; expected one with a folder of images per class (--data)")
@@ -48,7 +48,7 @@ def _read_image(file: Path, size: int) -> npt.NDArray[np.uint8]:
     try:
         with Image.open(file) as image:
             mode, eight_bits = image.mode, image.convert("RGB")
-            if mode.startswith("I;16"):  # which is cut off at 255
+            if mode.startswith("I;16"):  # which `convert` would clip at 255
                 eight_bits = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
             small = eight_bits.resize((size, size), Image.Resampling.BILINEAR)
     except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:

@@ -1,4 +1,4 @@
-"""Scenarios: tasks and the order in which they stream. Only runners and evaluators see task numbers."""
+"""Scenarios: tasks and their order in the stream. Only runners and evaluators have access to task numbers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hge.core.randomness import Keys
 from hge.core.types import Batch
 
 Draw = tuple[int, Tensor]
-"""A task, and which of its training rows make a batch."""
+"""A task, and the positions of the training rows that form a batch."""
 
 
 class Prepare(Protocol):
-    """Makes a task's inputs of the rows of a data set, on the device, batch by batch."""
+    """Transforms rows of a data set to a task's inputs, on the device, batch by batch."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the inputs."""
@@ -26,7 +26,7 @@ class Prepare(Protocol):
 
 @dataclass(frozen=True)
 class Source:
-    """All rows of one part of a data set, as they came; tasks refer to them by index."""
+    """All original rows of one part of a data set; tasks refer to them by index."""
 
     x: Tensor
     y: Tensor
@@ -38,7 +38,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Part:
-    """The training or the test rows of a task: indices into a source, and how inputs and labels are made of them."""
+    """The training or test rows of a task: indices into a source, and how to derive inputs and labels from them."""
 
     source: Source
     rows: Tensor
@@ -72,12 +72,12 @@ class Task:
     test: Part
     name: str
     domain: str = ""
-    """What kind of data, where a scenario mixes several."""
+    """Kind of data, if a scenario mixes several."""
 
 
 @dataclass(frozen=True)
 class Visit:
-    """A stretch of the stream that belongs to one task."""
+    """A segment of the stream that belongs to one task."""
 
     task: int
     length: float = 1.0
@@ -86,7 +86,7 @@ class Visit:
 
 @dataclass(frozen=True)
 class Scenario:
-    """Tasks, and the visits in which they stream."""
+    """Tasks, and the sequence of visits that forms the stream."""
 
     tasks: tuple[Task, ...]
     visits: tuple[Visit, ...]
@@ -123,7 +123,7 @@ class Scenario:
         return list(accumulate(_epochs(v, epochs) * n for v, n in zip(self.visits, cuts, strict=True)))
 
     def stream(self, batch_size: int, epochs: int, keys: Keys, start: int = 0) -> Iterator[tuple[int, Batch]]:
-        """Yield (task, batch) from a step on: reshuffled each epoch, the last partial batch kept unless of one row."""
+        """Yield (task, batch) from step `start`; reshuffled each epoch, partial batches of more than one row kept."""
         for task, positions in islice(self.schedule(batch_size, epochs, keys), start, None):
             yield task, self.tasks[task].train.batch(positions)
 
@@ -144,9 +144,9 @@ class Scenario:
                 yield visit.task, order[start:stop]
 
     def _blended(self, batch_size: int, epochs: int, keys: Keys) -> Iterator[Draw]:
-        """Let the first `blend` batches of a visit change places with the last ones of the visit before, at random.
+        """Swap the first `blend` batches of a visit with the last ones of the previous visit, at random.
 
-        The further into the overlap, the likelier the new task. Nothing is lost or repeated.
+        The probability of the new task increases over the overlap. No batch is lost or repeated.
         """
         held: list[Draw] = []
         for number in range(len(self.visits)):
@@ -170,7 +170,7 @@ def recur(scenario: Scenario, visits: tuple[int, ...]) -> Scenario:
 
 
 def revisit(scenario: Scenario, visits: str) -> Scenario:
-    """Visit the tasks as a text says: their numbers in order, each with a factor on its epochs after a colon."""
+    """Visit the tasks as specified: their numbers in order, each optionally with a colon and a factor on its epochs."""
     made = []
     for word in visits.split():
         number, _, length = word.partition(":")
@@ -189,7 +189,7 @@ def revisit(scenario: Scenario, visits: str) -> Scenario:
 
 
 def mix(first: Scenario, second: Scenario) -> Scenario:
-    """Alternate the visits of two scenarios, whose labels become disjoint."""
+    """Alternate the visits of two scenarios, and make their labels disjoint."""
     shifted = tuple(
         replace(
             task,

@@ -1,4 +1,4 @@
-"""From a data set's rows to a task's inputs: small steps on the device, batch by batch, bytes stay bytes."""
+"""Transforms of a data set's rows to a task's inputs, applied on the device to each batch; the dtype is kept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AsIs:
-    """The rows themselves."""
+    """The rows unchanged."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return x."""
@@ -29,7 +29,7 @@ class Flatten:
 
 @dataclass(frozen=True)
 class Permute:
-    """Images as vectors, their pixels in another order, the same for all."""
+    """Images as vectors, with one permutation of the pixels for all."""
 
     order: Tensor
 
@@ -40,7 +40,7 @@ class Permute:
 
 @dataclass(frozen=True)
 class Invert:
-    """The colour of every pixel inverted.
+    """Images with inverted colours.
 
     >>> import torch
     >>> Invert()(torch.tensor([[0, 200]], dtype=torch.uint8))
@@ -54,7 +54,7 @@ class Invert:
 
 @dataclass(frozen=True)
 class ToColour:
-    """Grey images as RGB, the three channels alike."""
+    """Grey images as RGB, with three equal channels."""
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return [rows, 3, height, width]."""
@@ -62,10 +62,10 @@ class ToColour:
 
 
 def resize(images: Tensor, size: int) -> Tensor:
-    """Return uint8 images [n, channels, size, size], resized bilinearly (antialiased) and rounded, part by part."""
+    """Return uint8 images [n, channels, size, size], resized bilinearly (antialiased) and rounded, in chunks."""
     if images.shape[2:] == (size, size):
         return images
-    import torch  # only this needs it; the list of scenarios does without
+    import torch  # only needed here; listing the scenarios works without it
 
     parts = [
         torch.nn.functional.interpolate(part.float(), (size, size), mode="bilinear", antialias=True)

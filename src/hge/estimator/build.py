@@ -1,4 +1,4 @@
-"""From an estimator's parameters to its learner: every parameter is checked here."""
+"""Build a learner from an estimator's parameters, which are validated here."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from hge.learning.learner import Learner
 
 
 def assemble(model: Any, x: FloatRows, capacity: int, keys: Keys, emit: Emit) -> Learner:
-    """Return an untrained learner for rows like these, as the parameters of a `GatedExperts` say."""
+    """Return an untrained learner for rows of this shape, with the parameters of a `GatedExperts`."""
     if model.mixture and not model.joint:
         raise ValueError("mixture: got True, expected joint=True beside it")
     check_choice("pool", model.pool, ("auto", "eager", "stacked"))
     spec, config = _spec(model, x, capacity), _config(model)
     by_name = isinstance(model.net, str) and isinstance(model.autoencoder, str)
     fast = model.pool == "stacked" or (model.pool == "auto" and by_name)
-    with torch.inference_mode(False):  # whatever the caller is in, the weights must be trainable
+    with torch.inference_mode(False):  # the weights must be trainable even if the caller is in inference mode
         pool = (StackedPool if fast else EagerPool)(spec, keys, torch.device(resolve_device(model.device)))
         learner = Learner(config, pool, keys, emit)
     check_networks(pool, capacity, x[:1])

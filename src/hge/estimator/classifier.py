@@ -1,4 +1,4 @@
-"""The front door: a scikit-learn classifier that learns from a stream for ever."""
+"""`GatedExperts`: a scikit-learn classifier that learns continually from a stream."""
 
 from __future__ import annotations
 
@@ -42,30 +42,30 @@ from hge.learning.routing import Answerer
 from hge.learning.state import Snapshot, restore
 
 Rows = Any
-"""What scikit-learn takes for X and y, or a torch tensor."""
+"""Anything scikit-learn accepts as X or y, or a torch tensor."""
 
 BATCHES_PER_TURN = 64
-"""Batches after which `partial_fit` lets other threads in; what they see is a state between two batches."""
+"""Number of batches after which `partial_fit` yields its lock to waiting threads, between two batches."""
 
 
 class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
-    """Gated Experts: grows an expert when the data change, and never forgets an old one.
+    """Task-free continual learning classifier: adds an expert when the data change, and keeps the old ones.
 
-    Rows are learned in the order in which they come: the order is the stream. Nobody says where one task ends and
-    the next begins. Parameters that are changed after the first rows take effect at the next `fit`; `routing`,
-    `mixture`, `batch_size` and `on_bad_batch` at once. Threads may share a model: each call sees it between two
-    batches, and they take turns.
+    Rows are learned in the given order, as a stream; task boundaries are not given. A gate selects the expert that
+    predicts a row. Parameters changed after the first rows take effect at the next `fit`, except `routing`,
+    `mixture`, `batch_size` and `on_bad_batch`, which take effect immediately. A model may be shared between threads:
+    calls are served in turn, always between two batches.
 
-    `__init__` says what each parameter is for.
+    All parameters are keyword-only and have defaults; they are documented in `__init__`.
 
     Attributes
     ----------
-    classes_ : the labels known so far, sorted; columns of `predict_proba`.
-    experts_, n_experts_ : the experts, promoted and on probation.
+    classes_ : the labels known so far, sorted; the columns of `predict_proba`.
+    experts_, n_experts_ : summaries of the experts, promoted and on probation, and their number.
     tree_ : the gate's tree of promoted experts.
-    events_ : the last decisions, oldest first.
-    batches_skipped_ : calls of `partial_fit` whose rows were bad and left out.
-    n_features_in_ : inputs per row.
+    events_ : the last 1000 decisions, oldest first.
+    batches_skipped_ : number of calls of `partial_fit` that were skipped (`on_bad_batch="skip"`).
+    n_features_in_ : number of features per row.
 
     Examples
     --------
@@ -87,7 +87,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
 
     @in_turn
     def fit(self, X: Rows, y: Rows) -> GatedExperts:
-        """Forget everything, then learn the rows as one stream, `epochs` times over."""
+        """Reset the model, then learn the rows in order as one stream, `epochs` times."""
         x = check_rows(self, X, reset=True)
         labels = check_targets(y, x)
         epochs = check_count("epochs", self.epochs)
@@ -102,8 +102,8 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
     def partial_fit(self, X: Rows, y: Rows, classes: Rows = None) -> GatedExperts:
         """Learn the rows as the next part of the stream.
 
-        `classes`, all labels that will ever come, is optional: it fixes the columns of `predict_proba` and makes any
-        other label an error. What is learned is the same with and without it.
+        `classes`, the labels of the whole stream, is optional: it fixes the columns of `predict_proba`, and any other
+        label is an error. It has no effect on what is learned.
         """
         policy = check_choice("on_bad_batch", self.on_bad_batch, get_args(OnBadBatch))
         check_count("batch_size", self.batch_size)
@@ -125,14 +125,14 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
         return self
 
     def fit_stream(self, stream: Iterable[tuple[Rows, Rows]]) -> GatedExperts:
-        """Learn from any iterable of (X, y), as it comes: a generator, a torch `DataLoader`, a message queue."""
+        """Call `partial_fit` on each (X, y) of an iterable: a generator, a torch `DataLoader`, a message queue."""
         for X, y in stream:
             self.partial_fit(X, y)
         return self
 
     @in_turn
     def flush(self) -> GatedExperts:
-        """Learn the rows that wait for a full batch, as a shorter one."""
+        """Learn the rows that do not fill a batch yet, as a smaller batch."""
         self._check_started()
         check_count("batch_size", self.batch_size)
         self._learn_waiting(least=1)
@@ -141,15 +141,16 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
 
     @in_turn
     def save(self, path: str | Path) -> None:
-        """Write the model to a folder, from which `load` can go on; the state before it is kept, too."""
+        """Save the model to a folder, for `load`; the previously saved state is kept as well."""
         self._check_started()
         save_model(self, Path(path))
 
     @classmethod
     def load(cls, path: str | Path, **changed: Any) -> GatedExperts:
-        """Read a model that `save` wrote; `partial_fit` goes on as if nothing had happened.
+        """Load a model written by `save`; `partial_fit` continues exactly where it stopped.
 
-        Your own networks are not saved, only their weights: give the factories again (`net=…`, `autoencoder=…`).
+        `changed` replaces saved parameters. Custom networks are saved as weights only: pass their factories again
+        (`net=…`, `autoencoder=…`).
         """
         for name in changed:
             if name not in cls._get_param_names():
@@ -167,14 +168,14 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
 
     @in_turn
     def predict(self, X: Rows) -> Labels:
-        """Return the label of each row, as its expert sees it."""
+        """Return the most probable label of each row."""
         probabilities = self.predict_proba(X)
         labels: Labels = self.classes_[probabilities.argmax(axis=1)]
         return labels
 
     @in_turn
     def predict_proba(self, X: Rows) -> FloatArray:
-        """Return [rows, classes_]: the chosen expert's probabilities; 0 for a class that has not come yet."""
+        """Return [rows, classes_]: the selected expert's probabilities; 0 for classes not seen yet."""
         x = self._rows(X)
         columns = np.searchsorted(self.classes_, np.array(list(self._outputs), dtype=self.classes_.dtype))
         result = np.zeros((len(x), len(self.classes_)))
@@ -187,7 +188,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
 
     @in_turn
     def predict_expert(self, X: Rows) -> tuple[IntArray, FloatArray]:
-        """Return the expert of each row, and how sure the gate is of it (0 to 1)."""
+        """Return the selected expert of each row, and the gate's confidence in it (0 to 1)."""
         x = self._rows(X)
         routes = self._answerer.route(x, self.routing)
         confidence = self._answerer.confidence(routes, self.routing)
@@ -195,13 +196,13 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
 
     @in_turn
     def predict_unknown(self, X: Rows) -> FloatArray:
-        """Return, for each row, how little it is like anything learned; higher is stranger. Needs `joint`."""
+        """Return the novelty of each row: higher means less like anything learned. Requires `joint=True`."""
         return self._answerer.unknown(self._rows(X))
 
     @property
     @in_turn
     def experts_(self) -> list[ExpertSummary]:
-        """The experts, in order of creation."""
+        """Summaries of the experts, in order of creation."""
         self._check_started()
         new, epsilon = self._learner.newcomers, self._learner.config.epsilon
         return [
@@ -224,13 +225,13 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
     @property
     @in_turn
     def events_(self) -> list[Event]:
-        """The last decisions, oldest first."""
+        """The last 1000 decisions, oldest first."""
         self._check_started()
         return list(self._events.kept)
 
     @property
     def batches_skipped_(self) -> int:
-        """Calls of `partial_fit` whose rows were bad and left out."""
+        """Number of calls of `partial_fit` that were skipped."""
         return self._events_so_far().skipped
 
     def __getstate__(self) -> dict[str, Any]:
@@ -248,7 +249,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
             raise NotFittedError("This GatedExperts has seen no rows yet. Call fit or partial_fit first.")
 
     def _become(self, snapshot: Snapshot, facts: dict[str, Any]) -> None:
-        """Take over the state of a saved model."""
+        """Restore the state of a saved model."""
         kind, labels = facts["classes"]
         classes, shape = np.array(labels, dtype=np.dtype(kind)), tuple(facts["input_shape"])
         events = RecentEvents(facts["skipped"])
@@ -261,7 +262,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
             self.feature_names_in_ = np.array(facts["feature_names"], dtype=object)
 
     def _read(self, X: Rows, y: Rows, listed: Labels | None, capacity: int) -> tuple[FloatRows, Labels, Labels]:
-        """Return rows, labels, and all classes known from now on; raise an error that says what cannot be learned."""
+        """Validate X and y; return the rows, the labels and all classes known from now on."""
         x = check_rows(self, X, reset=not self._started)
         labels = check_targets(y, x)
         if self._started:
@@ -272,40 +273,40 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
         return x, labels, check_labels(labels, known, closed=closed, capacity=capacity)
 
     def _skip(self, error: Exception) -> None:
-        """Leave out a bad batch, and say so."""
+        """Skip a bad batch and record the event."""
         self._events = self._events_so_far()
         self._events(BatchSkipped(self._learner.steps if self._started else 0, str(error).partition("\n")[0]))
 
     def _events_so_far(self) -> RecentEvents:
-        """Return the events; bad batches may have come before anything was learned."""
+        """Return the events, which may exist before the learner does: bad batches may come first."""
         return self._events if hasattr(self, "_events") else RecentEvents()
 
     def _start(self, X: Rows, x: FloatRows, classes: Labels, *, closed: bool, events: RecentEvents) -> None:
-        """Build an untrained learner for rows like these; what can fail fails before anything is replaced."""
+        """Build an untrained learner for rows of this shape; on failure the old state is unchanged."""
         check_count("batch_size", self.batch_size)
         self._build(x, check_count("class_capacity", self.class_capacity), Keys(read_seed(self.random_state)), events)
-        validate_data(self, X, reset=True, skip_check_array=True)  # remembers the number and names of the features
+        validate_data(self, X, reset=True, skip_check_array=True)  # sets n_features_in_ and feature_names_in_
         self._outputs = {}
         self._closed, self._waiting, self.classes_ = closed, WaitingRows.none(x.shape[1:]), classes
 
     def _build(self, x: FloatRows, capacity: int, keys: Keys, events: RecentEvents) -> None:
-        """Build an untrained learner for rows like these, and only then replace an older one."""
+        """Build an untrained learner for rows of this shape, and only then replace the old one."""
         learner = assemble(self, x, capacity, keys, events)
         self._learner, self._answerer, self._events = learner, Answerer(learner), events
         self._capacity, self.input_shape_ = capacity, x.shape[1:]
 
     def _learn(self, x: FloatRows, labels: Labels) -> None:
-        """Learn all full batches; keep the rest waiting."""
+        """Learn all full batches; keep the remaining rows."""
         new, first = np.unique(labels, return_index=True)
         for label in new[np.argsort(first)].tolist():
-            # By first appearance, so that giving `classes` changes nothing.
+            # By first appearance, so that passing `classes` has no effect on learning.
             self._outputs.setdefault(label, len(self._outputs))
         outputs = torch.tensor([self._outputs[label] for label in labels.tolist()])
         self._waiting.add(x, outputs)
         self._learn_waiting(least=self.batch_size)
 
     def _learn_waiting(self, least: int) -> None:
-        """Learn the waiting rows batch by batch, while there are at least so many."""
+        """Learn the waiting rows batch by batch, while there are at least `least` of them."""
         while len(self._waiting) >= least:
             batches = self._waiting.leave(self.batch_size, least)
             with torch.inference_mode(False), torch.enable_grad():
@@ -315,7 +316,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
         self._waiting.let_go()
 
     def _rows(self, X: Rows) -> torch.Tensor:
-        """Check that rows can be answered, and how."""
+        """Check that the model can predict these rows; return them as a tensor."""
         self._check_started()
         if not self.__sklearn_is_fitted__():
             raise NotFittedError(

@@ -1,4 +1,4 @@
-"""One after the other: threads that share a model get their turns in the order in which they came."""
+"""A fair lock: threads that share a model are served in order of arrival."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class FairLock:
-    """A lock that goes to who has waited longest, so that nobody waits for ever; its owner may take it again.
+    """A fair (FIFO), re-entrant lock.
 
-    Python's own locks are not fair: a thread that learns in a loop would take it again before a waiting one wakes up.
+    Python's own locks are not fair: a thread training in a loop would re-acquire the lock before a waiting one wakes.
     """
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class FairLock:
                 self._changed.notify_all()
 
     def let_others_in(self) -> None:
-        """Let those go first who wait by now; the owner calls this where what the lock protects is in order."""
+        """Yield to the threads waiting now; the owner calls this when the protected state is consistent."""
         with self._changed:
             if not self._waiting:
                 return
@@ -50,7 +50,7 @@ class FairLock:
                 try:
                     self._wait()
                     self._owner, self._depth = owner, depth
-                except BaseException as error:  # its way out leads through `__exit__`, where only the owner may be
+                except BaseException as error:  # re-acquire first: `__exit__` must run as the owner
                     interrupt = error
             if interrupt is not None:
                 raise interrupt
@@ -60,19 +60,19 @@ class FairLock:
         self._waiting.append(ticket)
         try:
             self._changed.wait_for(lambda: self._owner is None and self._waiting[0] is ticket)
-        finally:  # a Ctrl-C must not leave a place in the queue that nobody takes
+        finally:  # a Ctrl-C must not leave a stale ticket in the queue
             self._waiting.remove(ticket)
             self._changed.notify_all()
 
 
 def lock_of(model: Any) -> FairLock:
-    """Return a model's lock, made when it is first needed: a model's constructor only takes down its parameters."""
+    """Return a model's lock, created on first use: a scikit-learn constructor only stores its parameters."""
     lock: FairLock = vars(model).setdefault("_lock", FairLock())
     return lock
 
 
 def in_turn(method: Method) -> Method:
-    """Let a method of a model run only while no other one of the same model does."""
+    """Decorate a method to run under the model's lock, so that calls on one model do not overlap."""
 
     @wraps(method)
     def alone(self: Any, *arguments: Any, **named: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What can be set of a `GatedExperts`, as scikit-learn wants it: names, defaults, what each is for."""
+"""The constructor parameters of `GatedExperts`, in scikit-learn's form."""
 
 from __future__ import annotations
 
@@ -50,61 +50,93 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         idle_on_host: bool = False,
         random_state: int | None = 0,
     ) -> None:
-        """Keep the parameters; nothing is checked or built before the first rows come.
+        """Store the parameters; they are validated at the first call of `fit` or `partial_fit`.
 
         Parameters
         ----------
-        net : {"mlp", "mlp-wide", "mlp-relu-logits", "resnet18", "resnet18-cifar", "conv4"} or callable
-            Network of every expert, or a factory `(shape of one input, outputs) -> nn.Module` that returns logits.
-        scale : {"standard", "none"}
-            Standardise the inputs inside every expert, by the mean and the standard deviation of the rows that it was
-            trained on (rows: of each feature; images: of each channel), and clip what is more than 10 standard
-            deviations away. Or pass them on as they are: then they should be about 0…1.
-        gate_score : {"sketch", "class-sketch", "autoencoder"}
-            How an expert's suitability for an input is measured: a Gaussian of what it learned, one of each of its
-            classes (better on single rows, costs more), or the paper's autoencoder.
-        joint : bool
-            Choose who answers by all that all experts know of a row, calibrated on what they remember.
-        mixture : bool
-            With `joint`, `predict` and `predict_proba` weigh the answers of all experts instead of choosing one.
-        autoencoder : {"mlp", "conv"} or callable
-            Network of the autoencoder score, or a factory `(shape of one input) -> nn.Module` with `encode`, `decode`.
-        batch_size : int
-            Rows that are learned together. Rows short of a batch wait for the next call, or for `flush()`.
-        epochs : int
-            How often `fit` goes through its rows; `partial_fit` goes through them once.
-        routing : {"sample", "batch", "window"}
-            At prediction, choose an expert for each row by itself, or one for all rows of the call; or take the rows as
-            consecutive ones of a stream that seldom changes, for which the score must be a likelihood (all but
-            `autoencoder`, or `joint`). A mixture looks at each row by itself.
-        class_capacity : int
-            Outputs that every expert's head reserves. Classes appear as they come, up to this many.
-        organisation : {"flat", "tree", "lca"}
-            Ask all experts (GE); ask for costly scores, the autoencoder's or the joint's, only those with the best
-            sketches ("tree"); or go through the paper's tree (HGE).
-        max_experts : int
-            No more experts than this; a new task then goes to the expert that knows it best, which may forget.
-            0: no limit.
-        on_bad_batch : {"raise", "skip"}
-            What `partial_fit` does with rows that cannot be learned (NaN, another shape, unknown labels, none at all):
-            an error, or an event. Either way nothing changes. A wrong parameter is always an error.
-        epsilon, review, review_threshold, promotion_window, promotion_rate, sticky, newcomers_answer
-            See `hge.core.config.LearnerConfig`.
-        components, kl_weight
-            See `hge.core.config.ScoreConfig`.
-        optimiser, lr, momentum, weight_decay, average
-            See `hge.core.config.OptimiserConfig`.
-        device : str
-            "auto" takes a GPU if there is one.
-        pool : {"auto", "eager", "stacked"}
-            How the experts' networks are kept. "stacked" is fast, and "auto" takes it for the library's own networks.
-            For yours it takes "eager": "stacked" asks that a network changes its buffers in place, if it has any.
-        precision : {"fp32", "tf32", "bf16"}
-            Of products on a GPU.
-        idle_on_host : bool
-            Keep experts that are not in use in the host's memory ("stacked" only); the gate's part stays on the GPU.
-        random_state : int, RandomState or None
-            Seed of everything random: the same rows in the same order give the same model. None: another each time.
+        net : {"mlp", "mlp-wide", "mlp-relu-logits", "resnet18", "resnet18-cifar", "conv4"} or callable, default="mlp"
+            Network of every expert, or a factory `(shape of one input, outputs) -> nn.Module` of a network that
+            returns logits.
+        scale : {"standard", "none"}, default="standard"
+            Standardise the inputs in every expert, by the mean and standard deviation of its training rows (of each
+            feature; for images, of each channel), and clip them at 10 standard deviations. With "none", inputs should
+            be scaled to about 0…1.
+        gate_score : {"sketch", "class-sketch", "autoencoder"}, default="sketch"
+            Score by which the gate selects an expert: the likelihood under a Gaussian fitted to the expert's inputs,
+            under one Gaussian per class (more accurate on single rows, more expensive), or the paper's autoencoder.
+        joint : bool, default=False
+            At prediction, select the expert by a joint score: a softmax regression on the scores, logits and features
+            of all experts, fitted to their replay. Training still uses `gate_score`.
+        mixture : bool, default=False
+            Average the class probabilities of all experts, weighted by the joint score, instead of selecting one
+            expert. Affects `predict` and `predict_proba`; requires `joint=True`.
+        autoencoder : {"mlp", "conv"} or callable, default="mlp"
+            Network for `gate_score="autoencoder"`, or a factory `(shape of one input) -> nn.Module` with methods
+            `encode` and `decode`.
+        batch_size : int, default=32
+            Number of rows per training batch. Rows that do not fill a batch are kept for the next call of
+            `partial_fit`, or until `flush()`.
+        epochs : int, default=10
+            Number of passes of `fit` over its rows; `partial_fit` makes one pass.
+        routing : {"sample", "batch", "window"}, default="sample"
+            At prediction, select an expert for each row independently ("sample"), or one for all rows of the call
+            ("batch"). "window" treats the rows as consecutive rows of a stream that seldom changes; it requires a
+            likelihood: `joint=True`, or any `gate_score` but "autoencoder". A mixture ignores `routing`.
+        class_capacity : int, default=64
+            Maximum number of classes: the number of outputs of every expert. Labels need not be known in advance.
+        organisation : {"flat", "tree", "lca"}, default="flat"
+            "flat" queries all experts (GE). "tree" computes costly scores (autoencoder, joint) only for a shortlist of
+            the experts with the best sketches. "lca" descends the paper's tree (HGE).
+        max_experts : int, default=0
+            Maximum number of experts; 0 means no limit. At the limit a new task is learned by the expert with the
+            lowest loss on it, which may forget earlier tasks.
+        on_bad_batch : {"raise", "skip"}, default="raise"
+            Whether `partial_fit` raises an error or skips the call, recording an event, if its rows cannot be learned
+            (NaN, wrong shape, unknown labels, no rows). The model is unchanged either way. Invalid parameters always
+            raise an error.
+        epsilon : float, default=4.0
+            A batch has a high loss for an expert above mean + `epsilon` · deviation of the expert's training losses.
+        review : bool, default=True
+            Before an expert is created, test a persistently high loss against the losses on the replay, to
+            distinguish a new task from unstable training.
+        review_threshold : float, default=20.0
+            Z-score of that test above which the loss indicates a new task.
+        promotion_window : int, default=50
+            Number of accepted batches over which an expert on probation is compared with the gate's choice.
+        promotion_rate : float, default=0.5
+            An expert is promoted if its score is below that of the gate's choice on more than this share of the window
+            or, unless `organisation="lca"`, as soon as the replay shows that promotion improves routing.
+        sticky : bool, default=True
+            In training, do not query the gate while the last-used promoted expert accepts the batches.
+        newcomers_answer : bool, default=True
+            Let experts on probation predict, too.
+        components : int, default=0
+            Dimension of the space of the sketches, shared by all experts; 0 means half the number of inputs, at most
+            64.
+        kl_weight : float or "elbo", default=1.0
+            Weight of the autoencoder's KL divergence; 1 is the paper's, "elbo" is 1 / number of inputs.
+        optimiser : {"sgd", "adam"}, default="sgd"
+            Optimiser of the experts' networks and autoencoders.
+        lr : float, default=0.05
+            Learning rate.
+        momentum : float, default=0.9
+            Momentum of "sgd".
+        weight_decay : float, default=1e-4
+            Weight decay.
+        average : float, default=0.0
+            Decay of the moving average of an expert's weights used at prediction; 0 uses the trained weights.
+        device : str, default="auto"
+            Torch device; "auto" uses a GPU if one is available.
+        pool : {"auto", "eager", "stacked"}, default="auto"
+            Storage of the experts' networks. "stacked" is fast, but requires that a network updates its buffers, if
+            any, in place. "auto" uses "stacked" for the built-in networks and "eager" for custom ones.
+        precision : {"fp32", "tf32", "bf16"}, default="fp32"
+            Precision of matrix products on a GPU.
+        idle_on_host : bool, default=False
+            Keep experts that are not in use in host memory, except for what the gate needs ("stacked" only).
+        random_state : int, RandomState or None, default=0
+            Seed of all randomness: the same rows in the same order give the same model. None draws a new seed for
+            each fit.
         """
         self.net = net
         self.scale = scale

@@ -1,4 +1,4 @@
-"""A `GatedExperts` on disk: its parameters, what it knows of labels and features, and its learner."""
+"""Saving and loading of `GatedExperts`: parameters, labels, feature names and the learner's state."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hge.learning.checkpoint import CheckpointError, Checkpoints, read_checkpoin
 from hge.learning.state import Snapshot, take
 
 LABEL_KINDS = "biufU"
-"""Kinds of numpy's label arrays that JSON can hold: truth values, numbers, text."""
+"""numpy dtype kinds of labels that JSON can represent: booleans, numbers, strings."""
 
 
 def save_model(model: Any, folder: Path) -> None:
-    """Write an estimator that has been started."""
+    """Write an estimator that has been fitted on some rows."""
     labels = np.asarray(model.classes_)
     if all(isinstance(label, str) for label in labels.tolist()):
-        labels = labels.astype(str)  # pandas has texts as objects
+        labels = labels.astype(str)  # pandas stores strings as objects
     if labels.dtype.kind not in LABEL_KINDS:
         raise ValueError(f"labels: got {labels.dtype}, expected numbers or text to save them")
     facts = {
@@ -43,7 +43,7 @@ def save_model(model: Any, folder: Path) -> None:
 
 
 def _parameters(model: Any) -> dict[str, Any]:
-    """Return the parameters as JSON can hold them, without factories, which `load` must be given again."""
+    """Return the parameters as JSON values, without factories, which must be passed to `load` again."""
     parameters = {}
     for name, value in model.get_params(deep=False).items():
         if callable(value):
@@ -51,7 +51,7 @@ def _parameters(model: Any) -> dict[str, Any]:
         if isinstance(value, np.generic):
             value = value.item()
         elif isinstance(value, np.random.RandomState):
-            value = model._learner.keys.seed  # which was drawn from it
+            value = model._learner.keys.seed  # the seed drawn from it
         if not isinstance(value, bool | int | float | str | None):
             raise ValueError(f"{name}: got {value!r}, expected a number, a text or None to save it")
         parameters[name] = value
@@ -59,7 +59,7 @@ def _parameters(model: Any) -> dict[str, Any]:
 
 
 def read_model(folder: Path) -> tuple[Snapshot, dict[str, Any]]:
-    """Read what `save_model` wrote."""
+    """Read a model written by `save_model`."""
     snapshot, facts = read_checkpoint(folder)
     if "parameters" not in facts:
         raise CheckpointError(f"{folder}: got a run's checkpoint, expected a saved model (use `hge run … --resume`)")
@@ -67,5 +67,5 @@ def read_model(folder: Path) -> tuple[Snapshot, dict[str, Any]]:
 
 
 def waiting_rows(snapshot: Snapshot) -> Batch:
-    """Return the rows that waited for a full batch."""
+    """Return the rows that did not fill a batch."""
     return Batch(torch.clone(snapshot.tensors["waiting.x"]), torch.clone(snapshot.tensors["waiting.y"]))

@@ -1,4 +1,4 @@
-"""Rows on their way from an estimator to its learner: full batches leave, the rest waits for the next call."""
+"""Buffer between an estimator and its learner: full batches are learned, the rest waits for the next call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hge.experts.networks import Shape
 
 
 class WaitingRows:
-    """Rows in the order in which they came.
+    """A FIFO buffer of rows.
 
     >>> import numpy as np
     >>> waiting = WaitingRows.none(shape=(2,))
@@ -26,24 +26,24 @@ class WaitingRows:
 
     @classmethod
     def none(cls, shape: Shape) -> WaitingRows:
-        """Return no rows of this shape."""
+        """Return an empty buffer for rows of this shape."""
         return cls(Batch(torch.empty(0, *shape, dtype=torch.float32), torch.empty(0, dtype=torch.int64)))
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def add(self, x: FloatRows, outputs: torch.Tensor) -> None:
-        """Put rows at the end."""
+        """Append rows."""
         self.rows = Batch(torch.cat([self.rows.x, torch.from_numpy(x)]), torch.cat([self.rows.y, outputs]))
 
     def leave(self, size: int, least: int) -> Iterator[Batch]:
-        """Yield batches while at least so many rows are left; each is gone before it is learned."""
+        """Yield batches of `size` while at least `least` rows are left; each is removed before it is yielded."""
         while len(self) >= least:
             x, y = self.rows.x, self.rows.y
             self.rows = Batch(x[size:], y[size:])
-            # A copy: the learner keeps some batches, and a view would keep all rows of this call alive.
+            # A copy: the learner stores some batches, and a view would keep all rows of this call in memory.
             yield Batch(x[:size].clone(), y[:size].clone())
 
     def let_go(self) -> None:
-        """Free the memory of the rows that have left."""
+        """Free the memory of the rows already removed."""
         self.rows = Batch(self.rows.x.clone(), self.rows.y.clone())

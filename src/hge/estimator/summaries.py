@@ -1,4 +1,4 @@
-"""What an estimator tells of itself: its last decisions, and its experts in a few numbers."""
+"""An estimator's public summaries: its recent events and its experts."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ EVENTS_KEPT = 1000
 
 
 class RecentEvents:
-    """Keeps the last events that it is called with, and counts skipped batches."""
+    """Event handler that keeps the last `EVENTS_KEPT` events and counts skipped batches."""
 
     def __init__(self, skipped: int = 0) -> None:
         self.kept: deque[Event] = deque(maxlen=EVENTS_KEPT)
         self.skipped = skipped
 
     def __call__(self, event: Event) -> None:
-        """Keep the event; the oldest one goes."""
+        """Record the event; the oldest is dropped if the buffer is full."""
         self.kept.append(event)
         self.skipped += isinstance(event, BatchSkipped)
 
 
 @dataclass(frozen=True)
 class ExpertSummary:
-    """An expert in a few numbers."""
+    """Summary of one expert."""
 
     id: int
     promoted: bool
@@ -34,4 +34,4 @@ class ExpertSummary:
     loss: float
     """Running mean of its training loss."""
     bound: float
-    """A batch of higher loss is not its own."""
+    """Batches with a higher loss are not accepted."""

@@ -1,4 +1,4 @@
-"""Reading what users give: every check is made here, before the learner sees anything."""
+"""Validation of user input, before it reaches the learner."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ FloatRows = npt.NDArray[np.float32]
 Labels = npt.NDArray[Any]
 
 LARGEST_INPUT = 1e15
-"""Squares of larger values, summed over the inputs, leave float32."""
+"""Sums of squares of larger inputs may overflow float32."""
 
 
 def batch_fault(batch: Batch, shape: Shape, outputs: int, *, values: bool = True) -> str | None:
-    """Say what is wrong with a batch of a stream, if anything; `values` says whether its numbers are looked at, too.
+    """Return what is wrong with a batch of a stream, or None; `values` enables checks of the labels and inputs.
 
     >>> batch_fault(Batch(torch.zeros(2, 3), torch.tensor([0, 7])), (3,), outputs=5)
     'y: got the labels 0 to 7, expected 0 to 4'
@@ -47,13 +47,13 @@ def batch_fault(batch: Batch, shape: Shape, outputs: int, *, values: bool = True
     if least < 0 or most >= outputs:
         return f"y: got the labels {least} to {most}, expected 0 to {outputs - 1}"
     extremes = [float(value) for value in x.aminmax()]
-    if not all(abs(value) <= LARGEST_INPUT for value in extremes):  # NaN is not
+    if not all(abs(value) <= LARGEST_INPUT for value in extremes):  # also rejects NaN
         return f"X: got values from {extremes[0]:g} to {extremes[1]:g}, expected at most {LARGEST_INPUT:g}, and no NaN"
     return None
 
 
 def as_numpy(name: str, value: Any) -> Any:
-    """Return a torch tensor as a numpy array, anything else as it is."""
+    """Convert a torch tensor to a numpy array; return anything else unchanged."""
     if not isinstance(value, torch.Tensor):
         return value
     if value.layout != torch.strided:
@@ -63,7 +63,7 @@ def as_numpy(name: str, value: Any) -> Any:
 
 
 def check_rows(estimator: Any, X: Any, *, reset: bool) -> FloatRows:
-    """Return X as float32 in memory of its own, so that the caller may go on changing his; raise if it is unusable."""
+    """Return X as a float32 copy, independent of the caller's array; raise an error if it is invalid."""
     X = as_numpy("X", X)
     with _naming("X"):
         x = (
@@ -72,7 +72,7 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> FloatRows:
             else validate_data(estimator, X, reset=False, dtype=np.float32, allow_nd=True)
         )
         if reset:
-            validate_data(BaseEstimator(), X, skip_check_array=True)  # looks at the names of the columns
+            validate_data(BaseEstimator(), X, skip_check_array=True)  # checks the column names
     if not x.size:
         raise ValueError(f"X: got rows of shape {x.shape[1:]}, expected at least one input")
     largest = float(np.abs(x).max())
@@ -89,7 +89,7 @@ def check_targets(y: Any, x: FloatRows) -> Labels:
     if hasattr(y, "__len__") and getattr(y, "ndim", 1) > 0 and len(y) != len(x):
         raise ValueError(f"y: got {len(y)} labels for {len(x)} rows of X, expected one label per row")
     with _naming("y"):
-        _, labels = check_X_y(x, y, dtype=None, allow_nd=True, ensure_all_finite=False)  # looks at y only
+        _, labels = check_X_y(x, y, dtype=None, allow_nd=True, ensure_all_finite=False)  # checks y only
         if labels.dtype.kind not in "biufOUS":
             raise ValueError(f"y: got labels of type {labels.dtype}, expected numbers or texts")
         check_classification_targets(labels)
@@ -99,7 +99,7 @@ def check_targets(y: Any, x: FloatRows) -> Labels:
 
 @contextmanager
 def _naming(name: str) -> Iterator[None]:
-    """Let an error that does not say which argument was wrong say it."""
+    """Prefix errors with the argument's name, unless they mention it."""
     try:
         yield
     except (ValueError, TypeError) as error:
@@ -109,7 +109,7 @@ def _naming(name: str) -> Iterator[None]:
 
 
 def read_classes(classes: Any, capacity: int) -> Labels:
-    """Return the distinct classes, sorted; reject what cannot be a list of labels."""
+    """Return the distinct classes, sorted; raise an error if they are not a list of labels."""
     classes = as_numpy("classes", classes)
     with _naming("classes"):
         given: Labels = np.asarray(sorted(classes) if isinstance(classes, (set, frozenset)) else classes)
@@ -128,7 +128,7 @@ def read_classes(classes: Any, capacity: int) -> Labels:
 
 
 def check_labels(labels: Labels, known: Labels, *, closed: bool, capacity: int) -> Labels:
-    """Return all labels known from now on; reject what is of another kind, outside a closed list, or too many."""
+    """Return all labels known from now on; reject labels of another type, outside a closed list, or too many."""
     if _is_text(labels) != _is_text(known):
         raise ValueError(f"y: got labels of type {labels.dtype}, expected {known.dtype} as in the classes known so far")
     merged: Labels = np.union1d(known, labels)
@@ -143,7 +143,7 @@ def check_labels(labels: Labels, known: Labels, *, closed: bool, capacity: int) 
 
 
 def check_count(name: str, value: Any) -> int:
-    """Return a whole number of at least 1, or raise an error that names it."""
+    """Return an integer of at least 1, or raise an error that names the argument."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name}: got {value!r}, expected a whole number, at least 1")
     return int(value)
@@ -157,13 +157,13 @@ def check_choice(name: str, value: Any, known: tuple[str, ...]) -> Any:
 
 
 def check_shape(x: FloatRows, shape: Shape) -> None:
-    """Reject rows of another shape than those learned."""
+    """Reject rows whose shape differs from that of the rows learned."""
     if x.shape[1:] != shape:
         raise ValueError(f"X: got rows of shape {x.shape[1:]}, expected {shape}")
 
 
 def check_networks(pool: ExpertPool, outputs: int, row: FloatRows) -> None:
-    """Try the first expert on one row, so that a network that does not fit is found before anything is learned."""
+    """Run the first expert on one row, so that networks of the wrong shape are rejected before training."""
     x = torch.from_numpy(row).to(pool.device)
     logits = _try("net", lambda: pool.logits(0, x))
     if logits.shape != (1, outputs):
@@ -174,7 +174,7 @@ def check_networks(pool: ExpertPool, outputs: int, row: FloatRows) -> None:
 
 
 def pick_factory(name: str, value: Any, known: dict[str, Any]) -> Any:
-    """Return the factory of that name, or the user's own, which must make an `nn.Module`."""
+    """Return the factory of that name, or the user's own, which must return an `nn.Module`."""
     if isinstance(value, torch.nn.Module) or not (callable(value) or isinstance(value, str)):
         raise ValueError(f"{name}: got {type(value).__name__}, expected a factory or one of {', '.join(known)}")
     if isinstance(value, str):
@@ -184,7 +184,7 @@ def pick_factory(name: str, value: Any, known: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class _UserFactory:
-    """A user's factory; what goes wrong in it is told under the argument's name."""
+    """A user's factory; its errors are raised under the argument's name."""
 
     name: str
     make: Callable[..., Any]
@@ -193,7 +193,7 @@ class _UserFactory:
         module = _try(self.name, lambda: self.make(*arguments))
         if not isinstance(module, torch.nn.Module):
             raise ValueError(f"{self.name}: got {type(module).__name__} from the factory, expected an nn.Module")
-        # A first layer that works in place would change the batch, which is kept for replay.
+        # An in-place first layer would modify the batch, which is kept for replay.
         module.register_forward_pre_hook(_on_copies)
         return module
 

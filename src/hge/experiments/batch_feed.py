@@ -1,4 +1,4 @@
-"""A run's stream on its way to the learner: tasks kept apart, bad batches kept away, the source's errors held back."""
+"""Feeds a run's stream to the learner: separates task ids, filters bad batches, defers errors of the source."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from hge.experts.networks import Shape
 
 @dataclass(frozen=True)
 class Origin:
-    """What the learner is not told of a batch."""
+    """Information about a batch that is withheld from the learner."""
 
     task: int
     rows: int
     skipped: tuple[BatchSkipped, ...]
-    """The bad batches that came right before it."""
+    """The bad batches immediately before it."""
 
 
 class Feed:
-    """Iterates over a stream's good batches; the origin of each is in `origins` once the batch was taken.
+    """Iterates over a stream's good batches; the origin of each drawn batch is appended to `origins`.
 
-    Whatever the source raises ends the stream like its last batch would, so that the learner comes to rest in a state
-    that can be saved; the error waits in `error`. A bad batch under "raise" is such an error.
+    An error of the source ends the stream normally, so that the learner reaches a state that can be saved; the error is
+    kept in `error`. A bad batch under "raise" is such an error.
     """
 
     def __init__(
@@ -41,19 +41,19 @@ class Feed:
     ) -> None:
         self.origins: deque[Origin] = deque()
         self.skipped = skipped
-        """Places in the stream of the batches that were skipped; those to come are added."""
+        """Positions in the stream of the skipped batches; extended as more are skipped."""
         self.position = learned + len(self.skipped)
-        """Batches that were taken from the stream, good and bad."""
+        """Number of batches drawn from the stream, good and bad."""
         self.ended = False
         self.error: BaseException | None = None
         self.interrupt: KeyboardInterrupt | None = None
-        """A Ctrl-C that waits for the next batch, where the learner can rest."""
+        """A Ctrl-C deferred to the next batch, where the learner's state can be saved."""
         self._stream, self._shape, self._classes, self._policy = stream, shape, classes, on_bad_batch
         self._pending: list[BatchSkipped] = []
 
     @property
     def current_task(self) -> int:
-        """The task of the batch that was taken last."""
+        """The task of the batch drawn last."""
         return self.origins[-1].task
 
     def __iter__(self) -> Iterator[Batch]:
@@ -67,14 +67,14 @@ class Feed:
         except StopIteration:
             self.ended = True
             raise
-        except BaseException as error:  # a Ctrl-C, too, while the source lets us wait
+        except BaseException as error:  # also a Ctrl-C while waiting for the source
             self.ended, self.error = True, error
             raise StopIteration from None
         self.origins.append(Origin(task, len(batch), tuple(self.take_pending())))
         return batch
 
     def take_pending(self) -> list[BatchSkipped]:
-        """Return the skipped batches that no good one has followed yet; each is told once."""
+        """Return and clear the skipped batches not yet followed by a good one."""
         pending, self._pending = self._pending, []
         return pending
 
@@ -83,7 +83,7 @@ class Feed:
             if self.interrupt is not None:
                 raise self.interrupt
             task, batch = next(self._stream)
-            # Looking at values on a GPU makes the host wait for it, so that is done only where it was asked for.
+            # Checking values on a GPU synchronises with the host, so it is done only on request.
             values = batch.x.device.type == "cpu" or self._policy == "skip"
             fault = batch_fault(batch, self._shape, self._classes, values=values)
             if fault is not None and self._policy == "raise":

@@ -1,4 +1,4 @@
-"""From settings to objects: the scenario, the pool, the learner and who answers for it."""
+"""Build the scenario, the pool, the learner and its predictors from the settings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hge.learning.online import Answers, GivenTasks, OnlineLearner, Setting
 
 
 def check(config: RunConfig) -> None:
-    """Reject settings that cannot run, before anything is made."""
+    """Reject settings that cannot run, before anything is built."""
     resolve_device(config.device)
     if config.precision != "fp32" and torch.device(config.device).type == "cpu":
         raise ValueError(f"precision: got {config.precision!r}, expected fp32: a CPU computes no other")
@@ -43,14 +43,14 @@ def check(config: RunConfig) -> None:
 
 
 def check_resumable(method: str) -> None:
-    """Reject a method that cannot go on from a checkpoint."""
+    """Reject a method that cannot resume from a checkpoint."""
     if not METHODS[method].learns_a_stream:
         able = sorted(name for name, other in METHODS.items() if other.learns_a_stream)
         raise ValueError(f"resume: got method {method}, expected one of {', '.join(able)}")
 
 
 def build_scenario(config: RunConfig, keys: Keys, data: Path | None) -> Scenario:
-    """Return the tasks and visits that the settings ask for."""
+    """Return the tasks and visits defined by the settings."""
     request = Request(config.tasks, keys, data_folder(data), torch.device(config.device))
     scenario = SCENARIOS[config.scenario].build(request)
     if config.mix:
@@ -64,7 +64,7 @@ def build_scenario(config: RunConfig, keys: Keys, data: Path | None) -> Scenario
 def build_learner(
     config: RunConfig, scenario: Scenario, keys: Keys, emit: Emit, current_task: Callable[[], int]
 ) -> OnlineLearner:
-    """Return what the method learns with, untrained; only a method that is given tasks can ask for the current one."""
+    """Return the method's untrained learner; `current_task` is passed only to methods that are given tasks."""
     method = METHODS[config.method]
     setting = Setting(
         config,
@@ -78,14 +78,14 @@ def build_learner(
 
 
 def build_answers(config: RunConfig, learner: OnlineLearner, tasks: int) -> list[Answers]:
-    """Return what answers test rows of each task: one and the same, unless the method is given tasks."""
+    """Return a predictor for each task; the same one for all, unless the method is given tasks."""
     if METHODS[config.method].given_tasks:
         return [cast(GivenTasks, learner).answers_for(task) for task in range(tasks)]
     return [learner.answers()] * tasks
 
 
 def no_task() -> int:
-    """Stand where a task would be given."""
+    """Raise: passed as `current_task` to methods that are not given tasks."""
     raise AssertionError("a method that is not given tasks has asked for one")
 
 
@@ -96,7 +96,7 @@ def build_pool(config: RunConfig, scenario: Scenario, keys: Keys) -> ExpertPool:
 
 
 def build_spec(config: RunConfig, scenario: Scenario) -> PoolSpec:
-    """Say how the scenario's experts are made."""
+    """Return the specification of the scenario's experts."""
     return PoolSpec(
         scenario.shape,
         scenario.classes,

@@ -1,4 +1,4 @@
-"""What an answer costs: multiply-adds and milliseconds per row, for the gate alone and for the whole answer."""
+"""Cost of a prediction: multiply-adds and milliseconds per row, for the gate alone and in total."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hge.experts.pool import Costs
 from hge.learning.online import Answers, Routing
 
 ROWS, REPEATS = 1024, 3
-"""Rows of a timed call, at the most, and timed calls."""
+"""Maximum rows of a timed call, and number of timed calls."""
 
 
 def costs(
     answers: Answers, costs: Costs, figures: Mapping[Routing, Figures], x: Tensor, classes: int, batch_size: int
 ) -> dict[str, Any]:
-    """Return the cost of both routings on test rows; one expert-equivalent is one pass of one expert's network."""
+    """Return the cost of each routing on test rows; an expert-equivalent is one pass of one expert's network."""
     found: dict[str, Any] = {"expert_multiply_adds": round(costs.network)}
     for routing, figure in figures.items():
         rows = x[: batch_size if routing == "batch" else ROWS]
@@ -41,7 +41,7 @@ def costs(
 
 
 def _milliseconds(call: Callable[[], object]) -> float:
-    """Return the median time of a call, which ends on the host, so that a device has finished, too."""
+    """Return the median time of a call; it returns host data, so work on a device is included."""
     seconds = []
     for _ in range(REPEATS):
         started = time.perf_counter()

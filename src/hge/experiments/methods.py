@@ -1,4 +1,4 @@
-"""The methods that can be run: a line each. What a method needs is stated here; how it learns is in its own file."""
+"""Registry of the methods that can be run, and what each requires; each is implemented in its own module."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from hge.learning.online import OnlineLearner, Setting
 
 Configure = Callable[[RunConfig, float], RunConfig]
-"""(a recipe's settings, the paper's promotion rate for the scenario) -> the settings of the method."""
+"""(a recipe's settings, the paper's promotion rate for the scenario) -> the method's settings."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """A method, without importing it."""
+    """Description of a method; its module is imported only when it is built."""
 
     summary: str
     module: str
-    """Has a function `build` that returns an untrained learner (`hge.learning.online.OnlineLearner`)."""
+    """Module with a function `build` that returns an untrained learner (`hge.learning.online.OnlineLearner`)."""
     configure: Configure = lambda config, promotion_rate: config
     given_tasks: bool = False
-    """Task boundaries are given in training, and task ids in testing."""
+    """Whether task boundaries are given in training, and task ids in testing."""
     answers_any_time: bool = False
-    """It can be tested in the middle of a stream."""
+    """Whether it can be tested in the middle of a stream."""
     learns_a_stream: bool = True
-    """False: an experiment of its own, which no runner of streams can build."""
+    """False for a separate experiment, which `runner.run` cannot run."""
 
     def build(self, setting: Setting) -> OnlineLearner:
         """Return an untrained learner."""
@@ -38,19 +38,19 @@ class Method:
 
 
 def without_review(config: RunConfig, promotion_rate: float) -> RunConfig:
-    """Section 5.1's ablation."""
+    """Disable the review (the ablation of Section 5.1)."""
     return _learner(config, review=False)
 
 
 def in_a_hierarchy(config: RunConfig, promotion_rate: float) -> RunConfig:
-    """HGE: the paper's tree by recipe paper, a shortlist by the library's own."""
+    """HGE: the paper's tree for the recipe "paper", a shortlist for the others."""
     if config.recipe == "paper":
         return _learner(config, organisation="lca", promotion_rate=promotion_rate)
     return _learner(config, organisation="tree")
 
 
 def without_gate(config: RunConfig, promotion_rate: float) -> RunConfig:
-    """Use the cheapest score, which is never asked for."""
+    """Use the cheapest score, since it is never evaluated."""
     return replace(config, score=ScoreConfig())
 
 

@@ -1,4 +1,4 @@
-"""What every figure means, computed in one place (docs/protocol.md)."""
+"""All metrics of a run, defined in docs/protocol.md."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from hge.learning.routing import ROWS_AT_ONCE
 BELONGS = 0.1
 """An expert belongs to a task if it was trained on at least this share of the task's batches (Section 5.3)."""
 RUNAWAY = 5
-"""More experts than this created within one task: the run did not finish (Section 5.1)."""
+"""If more experts than this are created within one task, the run counts as not finished (Section 5.1)."""
 
 
 @dataclass(frozen=True)
 class Switches:
-    """Detection errors, per distinct task: none for a new task is missed, any beyond the first is false."""
+    """Switch detection per distinct task: a new task without a new expert is missed, any beyond the first is false."""
 
     found: int
     missed: int
@@ -37,7 +37,7 @@ class Switches:
 
 @dataclass
 class Ledger:
-    """Follows a run with the knowledge that the learner lacks: which task each batch came from.
+    """Tracks a run using the task of each batch, which is not given to the learner.
 
     >>> ledger = Ledger()
     >>> ledger.observe(0, Step(0, 0, 2.3, 9.9, False, 1, trained=((0, 0),)), [])
@@ -48,14 +48,14 @@ class Ledger:
 
     task_of_step: list[int] = field(default_factory=list)
     trained: dict[int, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
-    """task -> expert -> number of the task's batches on which the expert was trained."""
+    """task -> expert -> number of the task's batches that the expert was trained on."""
     created: list[tuple[int, int]] = field(default_factory=list)
-    """(step, expert) of every creation; the expert that the learner began with is not among them."""
+    """(step, expert) of every creation, except the learner's initial expert."""
     promoted: dict[int, int] = field(default_factory=dict)
     """expert -> step of its promotion."""
 
     def observe(self, task: int, step: Step, events: Sequence[Event]) -> None:
-        """Take in one step of the run and its events, after the learner has taken it."""
+        """Record one step of the run and its events, after the learner has processed it."""
         self.task_of_step.append(task)
         self.created += [(event.step, event.expert) for event in events if isinstance(event, ExpertCreated)]
         self.promoted |= {event.expert: event.step for event in events if isinstance(event, ExpertPromoted)}
@@ -63,13 +63,13 @@ class Ledger:
             self.trained[self.task_of_step[trained_step]][expert] += 1
 
     def as_json(self) -> dict[str, Any]:
-        """Return all but the tasks, which the stream knows."""
+        """Return everything but the tasks, which can be recovered from the stream."""
         trained = {str(task): {str(e): n for e, n in counts.items()} for task, counts in self.trained.items()}
         return {"trained": trained, "created": self.created, "promoted": list(self.promoted.items())}
 
     @classmethod
     def from_json(cls, facts: dict[str, Any], task_of_step: list[int]) -> Ledger:
-        """Read a ledger that `as_json` gave."""
+        """Read a ledger returned by `as_json`."""
         ledger = cls(task_of_step, created=[(s, e) for s, e in facts["created"]], promoted=dict(facts["promoted"]))
         for task, counts in facts["trained"].items():
             ledger.trained[int(task)] = Counter({int(e): n for e, n in counts.items()})
@@ -77,13 +77,13 @@ class Ledger:
 
     @property
     def runaway(self) -> bool:
-        """More than five experts were created while one task streamed."""
+        """Whether more than `RUNAWAY` experts were created within one task."""
         per_task = Counter(self.task_of_step[step] for step, _ in self.created)
         return any(count > RUNAWAY for count in per_task.values())
 
     @property
     def promotion_delay(self) -> float | None:
-        """Mean number of batches from an expert's creation to its promotion, of those that were promoted."""
+        """Mean number of batches from creation to promotion, over the promoted experts."""
         delays = [self.promoted[expert] - step for step, expert in self.created if expert in self.promoted]
         return float(np.mean(delays)) if delays else None
 
@@ -95,7 +95,7 @@ class Ledger:
         for step, _ in self.created:
             steps[self.task_of_step[step]].append(step)
         found = [t for t in tasks[1:] if steps[t]]
-        expected = {t: int(t != tasks[0]) for t in tasks}  # the first task has the expert that was there
+        expected = {t: int(t != tasks[0]) for t in tasks}  # the first task uses the initial expert
         delays = [steps[t][0] - first_step[t] for t in found]
         return Switches(
             found=len(found),
@@ -113,7 +113,7 @@ class Ledger:
         ]
 
     def visits(self) -> list[dict[str, int]]:
-        """Return the runs of one task: task, first step, and the step after the last."""
+        """Return the visits, i.e. maximal runs of one task: task, first step, and the step after the last."""
         task = np.array(self.task_of_step)
         edges = [0, *(np.flatnonzero(np.diff(task)) + 1).tolist(), len(task)]
         return [{"task": int(task[a]), "start": a, "stop": b} for a, b in pairwise(edges)]
@@ -121,15 +121,15 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Figures:
-    """How the trained system does on test data, at one granularity of routing. Percentages are means over tasks."""
+    """Metrics on test data for one granularity of routing. Percentages are means over tasks."""
 
     accuracy: float
     gate_accuracy: float
     experts_queried: float
     routed: FloatArray
-    """[tasks, experts] percentage of a task's groups that were sent to an expert."""
+    """[tasks, experts] percentage of a task's groups routed to each expert."""
     reached: FloatArray
-    """[nodes] percentage of a task's groups that ended at or below a node of the tree."""
+    """[nodes] percentage of a task's groups routed to a node of the tree or below it."""
     by_task: tuple[float, ...]
     """Accuracy of each task."""
 
@@ -142,9 +142,9 @@ def evaluate(
     routing: Routing,
     batch_size: int,
 ) -> Figures:
-    """Test every task: rows routed one by one, or same-task batches routed as one (the last partial one included).
+    """Test every task, routing single rows, or same-task batches as one group (including the last, partial one).
 
-    There is one answerer per task, for methods that are given tasks; of the others it is the same for all.
+    `answers` has one entry per task, for methods that are given tasks; for others they are all the same.
     """
     rows: list[tuple[float, float, float, FloatArray, FloatArray]] = []
     for answerer, task, own in zip(answers, tasks, owners, strict=True):

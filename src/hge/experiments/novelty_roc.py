@@ -1,4 +1,4 @@
-"""How well the unknown score tells rows of a task that nobody has learned: its ROC."""
+"""ROC of the novelty score for detecting rows of a task that was not learned."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hge.learning.novelty import surprise, unknown
 
 ROWS_AT_ONCE = 512
 POINTS = np.linspace(0, 1, 21)
-"""False alarms at which the curve is written down."""
+"""False alarm rates at which the curve is recorded."""
 
 
 def last_task_unknown(pool: ExpertPool, experts: Sequence[Expert], known: Tensor, foreign: Tensor) -> dict[str, Any]:
-    """Leave out the last expert; return the ROC of telling its task's rows from those of all other tasks."""
+    """Leave out the last expert; return the ROC of separating its task's rows from those of all other tasks."""
     calibration = Calibration(pool, experts[:-1])
     calibration.fit()
     usual = {expert.id: _on_replay(pool, expert) for expert in calibration.experts}
@@ -41,7 +41,7 @@ def last_task_unknown(pool: ExpertPool, experts: Sequence[Expert], known: Tensor
 
 
 def _unknown(pool: ExpertPool, calibration: Calibration, usual: Mapping[int, FloatArray], x: Tensor) -> FloatArray:
-    """As `Answerer.unknown`, for experts that no learner keeps."""
+    """Compute `Answerer.unknown` for experts outside a learner."""
     joint = calibration.joint
     assert joint is not None
     logs = joint.experts(joint.pairs(calibration.evidence(x)))
@@ -51,6 +51,6 @@ def _unknown(pool: ExpertPool, calibration: Calibration, usual: Mapping[int, Flo
 
 
 def _on_replay(pool: ExpertPool, expert: Expert) -> FloatArray:
-    """Return an expert's scores of the rows that it remembers."""
+    """Return an expert's scores for the rows of its replay."""
     rows = [pool.scores([expert.id], kept.batch.x)[0] for kept in expert.replay.kept]
     return np.concatenate(rows)

@@ -24,7 +24,7 @@ TOGETHER = {
     "cifar-all": ("cif10", "cif100-10", "cif100-20"),
     "imagenet-all": ("imgnet-10", "imgnet-20"),
 }
-"""Rows of Table 1 that stand for several scenarios."""
+"""Rows of Table 1 that cover several scenarios."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,14 @@ class Cell:
     """One number of a table."""
 
     scenario: str
-    """As `hge scenarios` names it."""
+    """Name as listed by `hge scenarios`."""
     method: str
-    """As the paper names it."""
+    """Name used in the paper."""
     figure: str
     mean: float | None
-    """None: the run did not finish (DNF)."""
+    """None if the run did not finish (DNF)."""
     std: float | None
-    """None: not given."""
+    """None if not given."""
 
     def __str__(self) -> str:
         if self.mean is None:

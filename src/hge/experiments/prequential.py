@@ -1,4 +1,4 @@
-"""Accuracy as the stream goes on: of batches before they are learned, and of all tasks after each visit."""
+"""Accuracy over the stream: of batches before they are learned, and of all tasks after each visit."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from hge.experiments.metrics import evaluate
 from hge.learning.online import Answers, Routing
 
 POINTS = 200
-"""Batches that are answered before they are learned, at the most."""
+"""Maximum number of batches predicted before they are learned."""
 
 
 @dataclass
 class Tracker:
-    """Stops the stream now and then and asks; the learner does not notice."""
+    """Tests the learner at intervals during the stream, without affecting it."""
 
     total: int
-    """Batches of the stream."""
+    """Number of batches in the stream."""
     ends: Sequence[int]
-    """Steps at which the visits end."""
+    """Steps at which visits end."""
     routing: Routing
     batch_size: int
-    """Of test batches."""
+    """Number of rows per test batch."""
     prequential: list[tuple[int, float]] = field(default_factory=list)
-    """(step, accuracy) of a batch that the learner had not seen yet, in percent."""
+    """(step, accuracy in percent) of batches predicted before they are learned."""
     after_visits: list[list[float]] = field(default_factory=list)
     """Accuracy of every task after each visit, in percent."""
 
     def until_stop(self, step: int) -> int:
-        """Return how many batches may pass before the next stop.
+        """Return the number of batches until the next test.
 
         >>> Tracker(1000, (500, 1000), "sample", 32).until_stop(498)
         2
@@ -44,27 +44,27 @@ class Tracker:
         return min(self._every - step % self._every, next_end - step)
 
     def wants(self, step: int) -> bool:
-        """Should the batch of this step be answered before it is learned?"""
+        """Return whether the batch of this step is to be predicted before it is learned."""
         return step > 0 and step % self._every == 0
 
     def answer(self, step: int, batch: Batch, answerer: Answers, classes: int) -> None:
-        """Answer a batch that is yet to be learned."""
+        """Predict a batch before it is learned, and record the accuracy."""
         routes = answerer.route(batch.x, self.routing)
         right = answerer.probabilities(batch.x, routes, classes).argmax(axis=1) == batch.y.cpu().numpy()
         self.prequential.append((step, round(100 * float(right.mean()), 2)))
 
     def test(self, step: int, answers: Sequence[Answers], tasks: Sequence[Task], classes: int) -> None:
-        """After a visit: test all tasks, those that are yet to come too."""
+        """Test all tasks, including those not seen yet, if a visit has ended."""
         over = bisect_right(self.ends, step)
         if len(self.after_visits) < over:
             nobody: list[set[int]] = [set() for _ in tasks]
             figures = evaluate(answers, tasks, nobody, classes, self.routing, self.batch_size)
-            # More than one visit may be over where the batches of one were bad.
+            # More than one visit may have ended, if all batches of one were bad.
             row = [round(accuracy, 2) for accuracy in figures.by_task]
             self.after_visits += [row] * (over - len(self.after_visits))
 
     def as_json(self) -> dict[str, Any]:
-        """Return what was found so far."""
+        """Return the results so far."""
         return {
             "routing": self.routing,
             "ends": list(self.ends),
@@ -73,7 +73,7 @@ class Tracker:
         }
 
     def go_on(self, found: dict[str, Any]) -> None:
-        """Take over what `as_json` gave."""
+        """Restore results returned by `as_json`."""
         self.prequential = [(step, accuracy) for step, accuracy in found["prequential"]]
         self.after_visits = found["after_visits"]
 
@@ -83,13 +83,13 @@ class Tracker:
 
 
 def can_be_drawn(result: Mapping[str, Any]) -> bool:
-    """Was a run followed until there was something to see? One that ran away may have ended before."""
+    """Return whether a result has tracked accuracies; a runaway run may have ended before the first."""
     tracked = result.get("tracked")
     return bool(tracked and tracked["prequential"] and tracked["after_visits"])
 
 
 def forgetting(after_visits: Sequence[Sequence[float]], visited: Sequence[int]) -> float | None:
-    """Return the mean over tasks of how far the last accuracy is below the best one that there was after its visits.
+    """Return the mean over tasks of the best earlier accuracy since the task's first visit minus the last accuracy.
 
     >>> forgetting([[90, 0], [80, 70]], visited=[0, 1])
     10.0

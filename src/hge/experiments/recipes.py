@@ -12,7 +12,7 @@ from hge.experiments.methods import METHODS
 
 @dataclass(frozen=True)
 class PaperSettings:
-    """What the appendix sets per scenario."""
+    """Settings per scenario from the paper's appendix."""
 
     epochs: int
     promotion_rate: float
@@ -22,7 +22,7 @@ class PaperSettings:
 
 
 PAPER: dict[str, PaperSettings] = {
-    # The digits and image-folder are ours; they take what the paper has for the MNIST and CIFAR-10 scenarios.
+    # The digits and image-folder scenarios are ours, with the paper's settings for MNIST and CIFAR-10.
     "split-digits": PaperSettings(40, 0.98),
     "permuted-digits": PaperSettings(20, 0.98),
     "recurring-digits": PaperSettings(40, 0.98),
@@ -45,7 +45,7 @@ TOLD = (
     *("tasks", "epochs", "seed", "batch_size", "test_batch_size", "mix", "visits", "blend"),
     *("device", "pool", "precision", "idle_on_host", "routing", "track"),
 )
-"""Settings that are no recipe's business: how much of what is run, and where."""
+"""Settings that are independent of the recipe: size of the run, stream and hardware."""
 
 
 def build_config(scenario: str, method: str = "ge", recipe: str = "default", *, epochs_scale: float = 1.0) -> RunConfig:
@@ -67,7 +67,7 @@ def build_config(scenario: str, method: str = "ge", recipe: str = "default", *, 
 
 
 def changes(config: RunConfig) -> dict[str, Any]:
-    """Return the settings in which a run departs from its recipe; those that its protocol tells anyway do not count.
+    """Return the settings in which a run differs from its recipe, except those its protocol states anyway.
 
     >>> from hge.core.config import override
     >>> changes(override(build_config("split-digits"), "learner.epsilon=5"))
@@ -77,7 +77,7 @@ def changes(config: RunConfig) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in config.as_json().items():
         if name == "tame" and config.method != "tame":
-            continue  # a baseline's own settings
+            continue  # not used by this method
         if isinstance(value, dict):
             found |= {f"{name}.{inner}": v for inner, v in value.items() if v != recipe[name][inner]}
         elif value != recipe[name] and name not in TOLD:
@@ -86,7 +86,7 @@ def changes(config: RunConfig) -> dict[str, Any]:
 
 
 def default(scenario: str) -> RunConfig:
-    """The library's settings: sketches, sticky, newcomers answer."""
+    """Return the library's settings: sketches, sticky, newcomers answer."""
     info, settings = SCENARIOS[scenario], PAPER[scenario]
     return RunConfig(
         scenario=scenario,
@@ -102,7 +102,7 @@ def default(scenario: str) -> RunConfig:
 
 
 def paper(scenario: str) -> RunConfig:
-    """The paper's settings: Algorithm 1 (docs/paper.md: readings), a variational autoencoder, its optimiser."""
+    """Return the paper's settings: Algorithm 1 (docs/paper.md: readings), a variational autoencoder, its optimiser."""
     return replace(
         default(scenario),
         recipe="paper",
@@ -113,7 +113,7 @@ def paper(scenario: str) -> RunConfig:
 
 
 def best(scenario: str) -> RunConfig:
-    """What was best on validation parts: a sketch per class, a joint score that answers, averaged weights.
+    """Return the best settings on validation data: a sketch per class, the joint score, averaged weights.
 
     For digits an MLP four times as wide; for photographs four convolutions, trained on flipped and cropped images.
     """
@@ -125,7 +125,7 @@ def best(scenario: str) -> RunConfig:
         score=ScoreConfig(name="class-sketch"),
         learner=LearnerConfig(joint=True),
         net="conv4" if convolutional else "mlp-wide",
-        augment=convolutional and "mnist" not in scenario,  # a flipped digit is none
+        augment=convolutional and "mnist" not in scenario,  # a flipped digit is not a digit
         optimiser=OptimiserConfig(average=0.99),
     )
 

@@ -1,4 +1,4 @@
-"""The paper's tables beside ours: every cell with both numbers, a verdict, and the protocol behind ours."""
+"""Comparison of the paper's tables with ours: both numbers, a verdict and our protocol for every cell."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from hge.experiments.recipes import PAPER, RECIPES, build_config
 Verdict = Literal["reproduced", "better", "worse", "differs", "not comparable", "not run", "quoted"]
 
 NOT_COMPARABLE = frozenset({"mnist-kmnist", "imgnet-10", "imgnet-20", "cif-imgnet"})
-"""Their data are not those of the paper (docs/protocol.md)."""
+"""Scenarios whose data differ from the paper's (docs/protocol.md)."""
 OURS = {"GE": "ge", "GE w/o review": "ge-no-review", "HGE": "hge", "TAME": "tame", "Separate": "separate"}
-"""The paper's name of a method -> ours; the other rows of Table 4 are quoted."""
+"""The paper's name of a method -> ours; other rows of Table 4 are quoted."""
 PERCENTAGES = ("accuracy", "gate_accuracy")
 AS_GOOD_AS, ROUNDING = 0.5, 0.005
-"""Half the width of an interval, at the least: of means and medians of percentages; of all else, as it is printed."""
+"""Minimum half-width of an interval: for means and medians of percentages; for all else (rounding in print)."""
 RULE = (
     "Reproduced: our mean lies within the paper's mean ± its standard deviation (means and medians of percentages: "
     "± 0.5 points at the least); where the paper has DNF, more than half of our runs did not finish either. Where it "
@@ -34,49 +34,49 @@ RULE = (
     "the paper has it from elsewhere, and it is not implemented here."
 )
 NEEDED = {"scenario", "method", "recipe", "score", "tasks", "epochs", "seed", "batch_size", "test_batch_size"}
-"""What a result's protocol must tell."""
+"""Required fields of a result's protocol."""
 FIGURES = (
     *("accuracy_sample", "accuracy_batch", "gate_accuracy_sample", "gate_accuracy_batch"),
     *("experts_queried_sample", "experts_queried_batch", "experts", "experts_unpromoted"),
     *("switches_found", "switches_missed", "switches_false"),
 )
-"""What the result of a run must have, besides its protocol."""
+"""Required fields of a run's result, besides its protocol."""
 FOR_CHOOSING = 100
-"""Seeds from here on are for choosing settings, not for reporting (docs/protocol.md)."""
+"""Seeds from this one on are for choosing settings, not for reporting (docs/protocol.md)."""
 Result = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Line:
-    """One cell of the paper's table, and what one of our recipes has for it."""
+    """One cell of the paper's table, and the result of one of our recipes for it."""
 
     scenario: str
     method: str
     figure: str
     paper: str
     ours: str
-    """In the paper's routing."""
+    """With the paper's routing."""
     single_samples: str
-    """The same figure where every sample is routed by itself."""
+    """The same figure with every sample routed by itself."""
     verdict: Verdict
     recipe: str
     routing: str
     epochs: str
-    """Ours, of the paper's."""
+    """Number of our epochs " of " the paper's."""
     precision: str
     seeds: int
     unpromoted: str = ""
-    """Experts that were never promoted, per run."""
+    """Mean number of experts per run that were never promoted."""
 
     @property
     def is_short(self) -> bool:
-        """Did ours have fewer epochs than the paper's?"""
+        """Whether our runs had fewer epochs than the paper's."""
         ours, _, papers = self.epochs.partition(" of ")
         return bool(self.epochs) and int(ours) < int(papers)
 
     @property
     def shown_verdict(self) -> str:
-        """The verdict as a person should see it."""
+        """The verdict as displayed."""
         return f"{self.verdict} (short)" if self.is_short else self.verdict
 
 
@@ -101,9 +101,9 @@ SUPERSEDED = "superseded"
 
 
 def read_results(folder: Path) -> list[Result]:
-    """Return all results of runs below a folder, in the order of their paths; other JSON files are left alone.
+    """Return all results of runs below a folder, in the order of their paths; other JSON files are ignored.
 
-    So is a folder `superseded` in it: runs of code that is no more.
+    Folders named `superseded` (results of removed code) are ignored, too.
     """
     if not folder.is_dir():
         raise ValueError(f"results: got {folder}, expected a folder with results of runs")
@@ -124,7 +124,7 @@ def read_results(folder: Path) -> list[Result]:
 
 
 def _check_whole(path: Path, result: Result) -> None:
-    """Raise an error that names the file if the tables or the report would stumble over it."""
+    """Raise an error that names the file if a field needed by the tables or the report is missing or invalid."""
     told = result["protocol"]
     parts: list[tuple[str, Any, type]] = [(name, told[name], str) for name in ("scenario", "recipe", "score")]
     parts += [(name, told[name], int) for name in ("tasks", "epochs", "seed", "batch_size", "test_batch_size")]
@@ -141,7 +141,7 @@ def _check_whole(path: Path, result: Result) -> None:
 
 
 def build_table(number: int, results: Iterable[Result]) -> list[Line]:
-    """Set every cell of the paper's table beside ours: a line per recipe that was run, or one that says "not run"."""
+    """Compare every cell of the paper's table with ours: one line per recipe that was run, or one "not run"."""
     standard = [r for r in results if _is_standard(r["protocol"])]
     lines = []
     for cell in sorted(paper_table(number), key=lambda cell: list(SCENARIOS).index(cell.scenario)):
@@ -154,7 +154,7 @@ def build_table(number: int, results: Iterable[Result]) -> list[Line]:
 
 
 def notes(number: int) -> list[str]:
-    """Return what must be read with a table."""
+    """Return the notes to a table."""
     methods = {cell.method for cell in paper_table(number)}
     about_switches = ["The paper gives one row for all CIFAR scenarios, and one for both of Tiny ImageNet."]
     about_methods = [note for method, note in NOTES.items() if method in methods]
@@ -163,7 +163,7 @@ def notes(number: int) -> list[str]:
 
 
 def _best_of_the_paper() -> str:
-    """Say which row of Table 4 is to be beaten; Separate is told the tasks, so it is no method."""
+    """Return the best method of Table 4 per scenario, except Separate, which is given the tasks."""
     best: dict[str, Cell] = {}
     for cell in paper_table(4):
         if cell.figure == "accuracy" and cell.method != "Separate" and cell.mean is not None:
@@ -173,9 +173,9 @@ def _best_of_the_paper() -> str:
 
 
 def judge(cell: Cell, mean: float | None, failed: float = 1.0, missing: float = 0.0) -> Verdict:
-    """Compare our mean with the paper's interval; None stands for DNF, of the share `failed` of our runs.
+    """Compare our mean with the paper's interval; None means DNF, in the share `failed` of our runs.
 
-    So many experts were never created or never promoted, on average: nobody can ask those.
+    `missing` is the mean number of experts never created or never promoted, which cannot be queried.
 
     >>> ge = Cell("smnist", "GE", "accuracy", mean=99.54, std=0.09)
     >>> judge(ge, 99.1), judge(ge, 98.0), judge(ge, None)
@@ -183,7 +183,7 @@ def judge(cell: Cell, mean: float | None, failed: float = 1.0, missing: float = 
     """
     if cell.scenario in NOT_COMPARABLE:
         return "not comparable"
-    if cell.mean is None:  # a baseline's: for it to finish is not to be reproduced
+    if cell.mean is None:  # a baseline that did not finish; finishing is not a reproduction
         return "reproduced" if mean is None and failed > 0.5 else "differs"
     if mean is None:
         return "worse"
@@ -195,12 +195,12 @@ def judge(cell: Cell, mean: float | None, failed: float = 1.0, missing: float = 
     if not is_average:
         return "differs"  # a correlation or a spread is neither good nor bad
     if figure == "experts_queried" and mean < cell.mean and (cell.method == "GE" or missing):
-        return "differs"  # GE asks all its experts, so one of them is missing
+        return "differs"  # GE queries all its experts, so one of them is missing
     return "better" if (mean > cell.mean) == (figure in PERCENTAGES) else "worse"
 
 
 def spread(values: Sequence[float]) -> str:
-    """Write mean ± standard deviation of a sample, as the paper does; a single value has none.
+    """Format mean ± sample standard deviation, as in the paper; a single value has none.
 
     >>> spread([0.0, 0.0, 0.0, 0.0, 1.25]), spread([1.25])  # the first is in the paper's Table 3
     ('0.25 ± 0.56', '1.25')
@@ -210,21 +210,21 @@ def spread(values: Sequence[float]) -> str:
 
 
 def _is_standard(protocol: dict[str, Any]) -> bool:
-    """Was the scenario run as it stands, with the recipe's score and batches, and a seed for reporting?"""
+    """Return whether the scenario was run unchanged, with the recipe's score and batches and a reporting seed."""
     known = protocol["scenario"] in SCENARIOS and protocol["recipe"] in RECIPES
     if not known or protocol["seed"] >= FOR_CHOOSING:
         return False
     config = build_config(protocol["scenario"], protocol["method"], protocol["recipe"])
     changed = any(protocol.get(name) for name in ("mix", "visits", "blend", "changed"))
     same = all(protocol[name] == getattr(config, name) for name in ("tasks", "batch_size", "test_batch_size"))
-    asked = protocol["method"] not in ("tame", "separate")  # which ask no score
+    asked = protocol["method"] not in ("tame", "separate")  # those two use no score
     return same and not changed and (protocol["score"] == config.score.name or not asked)
 
 
 def _longest(runs: Sequence[Result]) -> list[Result]:
-    """Return the runs of most epochs, in the precision of most seeds; of several of one seed, the last by path."""
+    """Return the runs with most epochs, in the precision with most seeds; for equal seeds, the last by path."""
     most = max((r["protocol"]["epochs"] for r in runs), default=0)
-    found: dict[str, dict[int, Result]] = {"fp32": {}}  # the first, if there is a tie
+    found: dict[str, dict[int, Result]] = {"fp32": {}}  # first, so that it wins ties
     for run in runs:
         if run["protocol"]["epochs"] == most:
             found.setdefault(precision_of(run["protocol"]), {})[run["protocol"]["seed"]] = run
@@ -232,7 +232,7 @@ def _longest(runs: Sequence[Result]) -> list[Result]:
 
 
 def precision_of(protocol: dict[str, Any]) -> str:
-    """Return the precision of a run; old results do not tell it."""
+    """Return the precision of a run; fp32 if an old result does not state it."""
     return str(protocol.get("precision", "fp32"))
 
 
@@ -264,7 +264,7 @@ def _line(cell: Cell, number: int, runs: Sequence[Result]) -> Line:
 
 
 def _reader(cell: Cell, number: int, routing: str) -> Callable[[Result], float]:
-    """Say where in a result the cell's figure stands."""
+    """Return a function that reads the cell's figure from a result."""
     figure, _, statistic = cell.figure.partition(".")
     if number == 1:
         return lambda result: float(result[f"switches_{figure}"] / len(result["tasks"]))
@@ -277,7 +277,7 @@ def _reader(cell: Cell, number: int, routing: str) -> Callable[[Result], float]:
 
 
 def _mean(read: Callable[[Result], float], runs: Sequence[Result]) -> tuple[float | None, str]:
-    """Return the mean over the seeds, and as text with the deviation; None if any run did not finish."""
+    """Return the mean over the seeds, None if any run did not finish; and a text with the deviation."""
     failed = sum(bool(run.get("dnf")) for run in runs)
     if failed:
         return None, f"DNF ({failed} of {len(runs)})"
@@ -290,14 +290,14 @@ def _empty_line(cell: Cell, verdict: Verdict) -> Line:
 
 
 def as_markdown(number: int, lines: Sequence[Line]) -> str:
-    """Write a table for a README."""
+    """Format a table as Markdown."""
     rows = [" | ".join(HEADINGS), "|".join("---" for _ in HEADINGS), *(" | ".join(_texts(line)) for line in lines)]
     table = "\n".join(f"| {row} |" for row in rows)
     return "\n\n".join((f"**Table {number}. {TITLES[number]}**", table, *notes(number))) + "\n"
 
 
 def as_latex(number: int, lines: Sequence[Line]) -> str:
-    """Write a table for a paper."""
+    """Format a table as LaTeX."""
     rows = [" & ".join(map(_latex, texts)) + r" \\" for texts in (HEADINGS, *map(_texts, lines))]
     return "\n".join(
         [
@@ -318,7 +318,7 @@ def as_latex(number: int, lines: Sequence[Line]) -> str:
 
 
 def as_json(number: int, lines: Sequence[Line]) -> str:
-    """Write a table for a program."""
+    """Format a table as JSON."""
     content = {"table": number, "title": TITLES[number], "lines": [asdict(x) for x in lines], "notes": notes(number)}
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 

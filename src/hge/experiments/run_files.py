@@ -1,4 +1,4 @@
-"""What a run leaves behind: config.json, events.jsonl, trace.csv, result.json; and reading them back."""
+"""Writing and reading of a run's files: config.json, events.jsonl, trace.csv, result.json."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ TRACE_COLUMNS = ("step", "task", "expert", "loss", "bound", "set_aside", "querie
 
 
 class RunRecorder:
-    """Writes a run's files as it goes; what was written before a Ctrl-C stays.
+    """Writes a run's files incrementally; what was written before a Ctrl-C is kept.
 
-    With `resume_at`, as `position` once gave it, the files are cut back to there and written on.
+    With `resume_at`, a return value of `position`, the files are truncated to that length and continued.
     """
 
     def __init__(self, folder: Path, config: RunConfig, resume_at: Mapping[str, int] | None = None) -> None:
@@ -38,7 +38,7 @@ class RunRecorder:
         for name, length in (resume_at or {}).items():
             if (found := (folder / name).stat().st_size) < length:
                 raise ValueError(f"{folder / name}: got {found} bytes, expected at least {length}; it was cut off")
-        for stale in ("result.json", "report.html"):  # they would belong to another run
+        for stale in ("result.json", "report.html"):  # left from another run
             (folder / stale).unlink(missing_ok=True)
         write_json(folder / "config.json", config.as_json())
         self._events, self._trace_file = (
@@ -49,7 +49,7 @@ class RunRecorder:
             self._trace.writerow(TRACE_COLUMNS)
 
     def position(self) -> dict[str, int]:
-        """Bring everything to the disk; return how long the files are."""
+        """Flush everything to disk; return the lengths of the files in bytes."""
         for file in (self._events, self._trace_file):
             with _named(file):
                 file.flush()
@@ -67,7 +67,7 @@ class RunRecorder:
                 file.close()
 
     def step(self, task: int, step: Step, events: Sequence[Event]) -> None:
-        """Append a row to the trace, and its events. The task stands here for the reader; the learner never saw it."""
+        """Append a row to the trace, and its events. The task is for readers only; the learner does not receive it."""
         self.events(events)
         loss, bound = f"{step.loss:.6g}", f"{step.bound:.6g}"
         with _named(self._trace_file):
@@ -80,13 +80,13 @@ class RunRecorder:
                 self._events.write(json.dumps(event.as_json()) + "\n")
 
     def result(self, result: Mapping[str, Any]) -> None:
-        """Write the result; its presence says that the run came to its end, and everything else is on the disk."""
+        """Write the result; its presence means that the run is finished and all other files are on disk."""
         self.position()
         write_json(self.folder / "result.json", result)
 
 
 def _open(path: Path, end: int | None) -> TextIO:
-    """Open a file for writing, from its beginning or from where it is cut off."""
+    """Open a file for writing: empty, or truncated to `end` bytes and continued."""
     if end is None:
         return path.open("w", encoding="utf-8", newline="")
     file = path.open("r+", encoding="utf-8", newline="")
@@ -97,7 +97,7 @@ def _open(path: Path, end: int | None) -> TextIO:
 
 @contextmanager
 def _named(file: TextIO) -> Iterator[None]:
-    """Say which file could not be written, and what to do."""
+    """Add the file and the remedy to the message of a failed write."""
     try:
         yield
     except OSError as error:
@@ -128,7 +128,7 @@ class RunRecord:
 
 
 def read_finished(folder: Path, config: RunConfig) -> dict[str, Any] | None:
-    """Return the result of a run with these settings that came to its end in the folder; None if there is none."""
+    """Return the result of a finished run with these settings in the folder; None if there is none."""
     try:
         result = _read_json(folder / "result.json")
         return result if is_run_of(folder, config) else None
@@ -137,18 +137,18 @@ def read_finished(folder: Path, config: RunConfig) -> dict[str, Any] | None:
 
 
 def forget_finished(folder: Path) -> None:
-    """Let the next run in the folder begin anew, although one came to its end there."""
+    """Delete the result, so that the next run in the folder does not count as finished."""
     (folder / "result.json").unlink(missing_ok=True)
 
 
 def is_run_of(folder: Path, config: RunConfig) -> bool:
-    """Say whether what is in the folder, if there is anything, is a run with these settings."""
+    """Return whether the folder holds no run, or a run with these settings."""
     file = folder / "config.json"
     return not file.is_file() or bool(_read(file, _read_json) == config.as_json())
 
 
 def read_result(folder: Path) -> dict[str, Any]:
-    """Read a run's result.json; an error says what is missing or wrong."""
+    """Read a run's result.json; raise an error if it is missing or damaged."""
     if not (folder / "result.json").is_file():
         raise ValueError(f"{folder}: no result.json there; expected the folder of a finished run")
     result: dict[str, Any] = _read(folder / "result.json", _read_json)
@@ -156,7 +156,7 @@ def read_result(folder: Path) -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-    """Say what the run ran on: commit, versions, threads, machine."""
+    """Return the environment of the run: commit, versions, threads, machine."""
     packages = ("torch", "numpy", "scikit-learn")
     gpus = [torch.cuda.get_device_name()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     return {
@@ -168,12 +168,12 @@ def environment() -> dict[str, Any]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON that a person can read too."""
+    """Write indented JSON."""
     write_whole(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that nobody ever sees a part of it."""
+    """Write a file atomically, so that readers never see a partial one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     temporary.write_text(text, encoding="utf-8")
@@ -209,13 +209,13 @@ def _read_trace(path: Path) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
 
 
 def commit() -> str:
-    """Return HGE_COMMIT, if it is set; else the commit of the source tree, with + if it was changed since."""
+    """Return HGE_COMMIT if set, else the commit of the source tree, with + if there are uncommitted changes."""
     told = os.environ.get("HGE_COMMIT")
     if told:
         return told
     here = Path(__file__)
     try:
-        # An installed package may lie in another project's tree, whose commit would say nothing.
+        # An installed package may be inside another project's tree, whose commit is irrelevant.
         _git(here.parent, "ls-files", "--error-unmatch", here.name)
         return _git(here.parent, "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*")
     except (OSError, subprocess.SubprocessError):

@@ -1,4 +1,4 @@
-"""One run: drives the stream, keeps the record, and keeps the task numbers away from the learner."""
+"""One run: feeds the stream to the learner, without task ids, and records the outcome."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from hge.learning.state import reading
 
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_EVERY = 2_000
-"""Batches between two checkpoints."""
+"""Number of batches between two checkpoints."""
 TOLD = (
     "scenario",
     "method",
@@ -48,7 +48,7 @@ TOLD = (
     "blend",
     "seed",
 )
-"""Settings that a result's protocol tells as they are."""
+"""Settings copied into a result's protocol."""
 OnStep = Callable[[Step, int, OnlineLearner], None]
 """Called after each batch with its step, the stream's length and the learner, for a progress line."""
 
@@ -62,12 +62,12 @@ def run(
     resume: bool = False,
     checkpoint_every: int = CHECKPOINT_EVERY,
 ) -> dict[str, Any]:
-    """Run `config` on the data sets in `data`, leave its files in `folder`; return what stands in result.json.
+    """Run `config` on the data sets in `data`, write its files to `folder`; return the content of result.json.
 
-    Every so many batches a checkpoint is written to `folder`/checkpoints (0: never), and one before an error of the
-    stream or a Ctrl-C is raised. With `resume` a run that was cut off goes on from its last one, as if nothing had
-    happened, and one that came to its end is not run again. A checkpoint that cannot be written is a warning; events
-    that cannot be written end the run.
+    A checkpoint is written to `folder`/checkpoints every `checkpoint_every` batches (0: never), and before an error of
+    the stream or a Ctrl-C is raised. With `resume`, an interrupted run continues from its last checkpoint, with the
+    same outcome, and a finished run is not repeated. Failing to write a checkpoint is a warning; failing to write
+    events ends the run.
     """
     check(config)
     if resume and (finished := read_finished(folder, config)) is not None:
@@ -77,8 +77,8 @@ def run(
         if resume:
             journey.go_on()
         else:
-            journey.forget()  # another run's checkpoints
-        # Only now: what cannot be built leaves an older run alone.
+            journey.forget()  # checkpoints of another run
+        # Only now: if building fails, an older run's files are kept.
         with RunRecorder(folder, config, journey.files) as recorder:
             journey.learn(recorder, on_step)
             speed = round(journey.rows / journey.seconds, 1)
@@ -90,16 +90,16 @@ def run(
 
 
 def other_settings(folder: Path) -> ValueError:
-    """Return the error of who would go on with another run than the one in the folder."""
+    """Return the error for resuming with settings other than those of the run in the folder."""
     told = f"resume: got other settings than those of the run in {folder}, expected the same"
     return ValueError(f"{told}; without that folder it begins anew")
 
 
 class Journey:
-    """A learner on its way through a stream."""
+    """State of a run: the learner, its stream and its record."""
 
     feed: Feed
-    """The stream's batches, once learning has begun."""
+    """The stream's batches; set when learning starts."""
 
     def __init__(self, config: RunConfig, folder: Path, data: Path | None, checkpoint_every: int) -> None:
         self.config = config
@@ -114,16 +114,16 @@ class Journey:
         self.checkpoints = Checkpoints(folder / CHECKPOINTS)
         self.checkpoint_every = checkpoint_every
         self.skipped: list[int] = []
-        """Places in the stream of the bad batches that were skipped."""
+        """Positions in the stream of the skipped bad batches."""
         self.files: dict[str, int] | None = None
-        """How long the record's files were when the last checkpoint was taken; None: from the beginning."""
+        """Lengths in bytes of the run's files at the last checkpoint; None for a new run."""
         self.seconds, self.rows = 0.0, 0
-        """What learning took so far, and how many rows were learned."""
+        """Time spent learning so far, and number of rows learned."""
         self.commits = [commit()]
-        """Of the code that ran, now and before the run was cut off; asked at once, since the files may change."""
+        """Commits of the code, now and before interruptions; read at the start, since the files may change later."""
 
     def go_on(self) -> None:
-        """Come to where the last checkpoint was taken; where there is none, begin at the beginning."""
+        """Restore the last checkpoint; do nothing if there is none."""
         config, learner = self.config, self.learner
         check_resumable(config.method)
         if not has_checkpoint(self.checkpoints.folder):
@@ -148,7 +148,7 @@ class Journey:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """Which code ran."""
+        """The commits of the code that ran."""
         *earlier, last = self.commits
         return {"commit": last} | ({"earlier_commits": earlier} if earlier else {})
 
@@ -159,7 +159,7 @@ class Journey:
         started = time.perf_counter() - self.seconds
         with interrupt_between_batches(feed):
             while not (ledger.runaway or feed.ended or feed.position >= self.total):
-                # The learner sees the batches; their tasks stay with the feed, for the ledger.
+                # The learner receives only the batches; the feed keeps their tasks for the ledger.
                 for step in self._learn_stretch(feed):
                     origin = feed.origins.popleft()
                     ledger.observe(origin.task, step, self.events)
@@ -177,7 +177,7 @@ class Journey:
         learner.end_stream()
 
     def result(self) -> dict[str, Any]:
-        """Test the learner; return the figures."""
+        """Test the learner; return the metrics."""
         tracked = {"tracked": self.tracker.as_json()} if self.tracker else {}
         figures = _figures(self.config, self.scenario, self.learner, self.ledger)
         return figures | {"batches_skipped": len(self.skipped)} | tracked
@@ -189,7 +189,7 @@ class Journey:
         return Feed(stream, scenario.shape, scenario.classes, config.on_bad_batch, learned, self.skipped)
 
     def _learn_stretch(self, feed: Feed) -> Iterator[Step]:
-        """Learn up to the next rest: the next checkpoint, or the next question of the tracker."""
+        """Learn up to the next pause: the next checkpoint, or the next test of the tracker."""
         learner, every = self.learner, self.checkpoint_every
         length = every - learner.steps % every if every else self.total
         if self.tracker is None:
@@ -198,7 +198,7 @@ class Journey:
         return learner.learn_all(self._ask_first(self.tracker, feed, length))
 
     def _ask_first(self, tracker: Tracker, feed: Feed, length: int) -> Iterator[Batch]:
-        """Return so many batches; the first one, if it is due, has been answered before it is learned."""
+        """Return `length` batches; predict the first one before it is learned, if that is due."""
         due = tracker.wants(feed.position)
         first = list(islice(feed, 1))
         if first and due:
@@ -206,19 +206,19 @@ class Journey:
         return chain(first, islice(feed, length - 1))
 
     def _rest(self, feed: Feed, recorder: RunRecorder) -> None:
-        """Between two stretches nothing is under way: time for questions, and for a checkpoint."""
+        """Test and write a checkpoint, if due, between two stretches."""
         learner = self.learner
         if self.tracker:
             answers = build_answers(self.config, learner, len(self.scenario.tasks))
             self.tracker.test(feed.position, answers, self.scenario.tasks, self.scenario.classes)
         if not self.checkpoint_every:
             return
-        ends = feed.position >= self.total or feed.error or feed.interrupt  # the tests take their time, too
+        ends = feed.position >= self.total or feed.error or feed.interrupt  # the final tests take long, too
         if ends or learner.steps % self.checkpoint_every == 0:
             self._save(feed, recorder)
 
     def _save(self, feed: Feed, recorder: RunRecorder) -> None:
-        """Write a checkpoint. If the disk is full, the run goes on without it, and the one before it stays."""
+        """Write a checkpoint. If that fails, e.g. on a full disk, warn, keep the previous one and continue."""
         facts = {
             "config": self.config.as_json(),
             "ledger": self.ledger.as_json(),
@@ -236,7 +236,7 @@ class Journey:
             warnings.warn(f"{trouble}; the run goes on, the checkpoint before it is kept", stacklevel=5)
 
     def _check_end(self, feed: Feed) -> None:
-        """Raise what the source raised, now that everything before it is safe."""
+        """Raise the source's deferred error, now that the state before it is saved."""
         if error := feed.error or feed.interrupt:
             raise error
         if not self.learner.steps:
@@ -247,9 +247,9 @@ class Journey:
 
 @contextmanager
 def interrupt_between_batches(feed: Feed) -> Iterator[None]:
-    """Let a Ctrl-C in the block wait for the next batch, so that a checkpoint can be taken; a second one does not.
+    """Defer a Ctrl-C in the block to the next batch, so that a checkpoint can be written; a second one is immediate.
 
-    So does any signal that would raise a KeyboardInterrupt; whoever has other plans for one is left alone.
+    This applies to SIGINT and SIGTERM where they raise a KeyboardInterrupt; other handlers are not replaced.
     """
     usual = signal.default_int_handler
     heeded = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is usual]
@@ -308,7 +308,7 @@ def _figures(config: RunConfig, scenario: Scenario, learner: OnlineLearner, ledg
 
 
 def protocol(config: RunConfig) -> dict[str, Any]:
-    """Say under which settings, and on what, a run was made."""
+    """Return the settings and the environment of a run."""
     chosen = {name: getattr(config, name) for name in TOLD}
     chosen |= {"score": config.score.name, "device": config.device, "precision": config.precision}
     return chosen | {"changed": changes(config)} | environment()

@@ -1,6 +1,6 @@
 """The leaderboard of scores: all of them over the same trained experts (`hge gates SCENARIO`).
 
-Experts are trained separately, one per task, so that a figure tells of the score and of nothing else.
+Experts are trained separately, one per task, so that a figure depends on the score alone.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ OnProgress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Contestant:
-    """A score of every expert for a row; lower is better, and a group's is the mean of its rows'."""
+    """A score to compare; lower is better, and a group's score is the mean over its rows."""
 
     name: str
     rows: Callable[[Tensor], FloatArray]
-    """[experts, rows], each row by itself."""
+    """Returns [experts, rows], each row scored by itself."""
     together: Callable[[Tensor], FloatArray] | None = None
-    """[experts] for rows that are known to belong together, where the score makes use of that."""
+    """Returns [experts] for rows known to belong together; None if the score does not use that."""
     extra_multiply_adds: float = 0.0
-    """Per row and expert, beyond those that torch does."""
+    """Per row and expert, in addition to those counted in torch."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Rows of all tasks, and what every expert answers."""
+    """Rows of all tasks, and every expert's predictions."""
 
     x: Tensor
     task: IntArray
@@ -73,13 +73,13 @@ def gates(
     validation: bool = False,
     autoencoder: bool = True,
 ) -> dict[str, Any]:
-    """Train experts separately, let all scores route the same rows; return what stands in gates.json.
+    """Train experts separately, route the same rows by every score; return the content of gates.json.
 
-    With `validation` nobody sees the test rows: for choosing.
+    With `validation` the test rows are not used: for choosing settings.
     """
     config = replace(config, score=replace(config.score, name="class-sketch"))
     check(config)
-    code = commit()  # at once: the files may change while it runs
+    code = commit()  # read first: the files may change during the run
     keys = Keys(config.seed)
     scenario = build_scenario(config, keys, data)
     scenario = for_choosing(scenario) if validation else scenario
@@ -115,7 +115,7 @@ def gates(
 def _train(
     config: RunConfig, scenario: Scenario, pool: ExpertPool, keys: Keys, others: Sequence[str], on_progress: OnProgress
 ) -> tuple[list[Expert], dict[str, list[Pupil]]]:
-    """Train an expert per task, and beside it the scores that the pool does not keep."""
+    """Train an expert per task, together with the scores that are not part of the pool."""
     spec, device, count = build_spec(config, scenario), pool.device, len(scenario.tasks)
     space = spec.build_space(device)
     separate = SeparateExperts(config.learner, scenario, pool, keys)
@@ -161,7 +161,7 @@ def _contestants(
 
 
 def _of(scores: Sequence[Score]) -> Callable[[Tensor], FloatArray]:
-    """Ask all of them as a gate does: the rows are read once."""
+    """Return a function that evaluates all scores as a gate does: the rows are read once."""
     first, own = scores[0], [score.gate_tensors() for score in scores]
     stacked = {name: torch.stack([tensors[name].detach() for tensors in own]) for name in own[0]}
 
@@ -190,7 +190,7 @@ def _samples(scenario: Scenario, pool: ExpertPool) -> Samples:
 
 
 def _row(contestant: Contestant, samples: Samples, keys: Keys) -> dict[str, Any]:
-    """Return a line of the leaderboard."""
+    """Return a row of the leaderboard."""
     scores = np.concatenate([contestant.rows(part) for part in torch.split(samples.x, ROWS_AT_ONCE)], axis=1)
     gate, accuracy = {}, {}
     for size in GROUPS:
@@ -223,14 +223,14 @@ def mean_over_tasks(values: Any, task: IntArray) -> float:
 
 
 def _cost(contestant: Contestant, x: Tensor) -> dict[str, float]:
-    """Count multiply-adds and measure time, per row and expert."""
+    """Return multiply-adds and time, per row and expert."""
     x = x[:TIMED_ROWS]
     with FlopCounterMode(display=False) as counter:
         experts = len(contestant.rows(x))
     seconds = []
     for _ in range(REPEATS):
         started = time.perf_counter()
-        contestant.rows(x)  # ends on the host, so a device has finished, too
+        contestant.rows(x)  # returns host data, so work on a device is included
         seconds.append(time.perf_counter() - started)
     each = len(x) * experts
     multiply_adds = counter.get_total_flops() / 2 / each + contestant.extra_multiply_adds
@@ -244,7 +244,7 @@ def _parted(samples: Samples) -> tuple[Tensor, Tensor]:
 
 
 def _mixture(calibration: Calibration, samples: Samples, outputs: int) -> float:
-    """Return the accuracy of all experts' answers together, single samples."""
+    """Return the accuracy of the mixture of all experts on single samples."""
     joint: Joint | None = calibration.joint
     assert joint is not None
     parts = torch.split(samples.x, ROWS_AT_ONCE)

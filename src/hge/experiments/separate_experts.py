@@ -16,7 +16,7 @@ from hge.gating.tree import FloatArray
 
 
 class SeparateExperts:
-    """Trains the expert of the task that a batch comes from; every expert keeps a replay, as a learner's would."""
+    """Trains the expert of each batch's task; every expert keeps a replay, as in a learner."""
 
     def __init__(self, config: LearnerConfig, scenario: Scenario, pool: ExpertPool, keys: Keys) -> None:
         self.scenario = scenario
@@ -35,5 +35,5 @@ class SeparateExperts:
             yield step, task, own
 
     def batch_scores(self, x: Tensor) -> FloatArray:
-        """Return every expert's score of a batch."""
+        """Return every expert's score for a batch."""
         return self.pool.batch_scores(range(len(self.experts)), x.to(self.pool.device))

@@ -35,7 +35,7 @@ from hge.gating.tree import FloatArray, IntArray, Routes
 from hge.learning.replay_scores import ScoredReplays
 
 OnProgress = Callable[[int, int, str], None]
-"""Called with what is done, what there is to do, and in which phase."""
+"""Called with the work done, the total work and the phase."""
 ORDERS = 1000
 
 
@@ -46,15 +46,15 @@ def organise(
     data: Path | None = None,
     orders: int = ORDERS,
 ) -> dict[str, Any]:
-    """Train separately, organise as GE, HGE, Upper and by shortlists, and return what stands in result.json."""
+    """Train separately, organise as GE, HGE, Upper and by shortlists; return the content of result.json."""
     check(config)
-    code = commit()  # at once: the files may change while it runs
+    code = commit()  # read first: the files may change during the run
     keys = Keys(config.seed)
     scenario = build_scenario(config, keys, data)
     order = list(dict.fromkeys(visit.task for visit in scenario.visits))
     if len(order) < len(scenario.tasks):
         raise ValueError(f"visits: got {config.visits!r}, expected every task: each has its expert")
-    # No classifier is asked: the least of them will do. A sketch beside a costly score makes the shortlists.
+    # The classifiers are not used, so the smallest will do. Sketches next to a costly score give the shortlists.
     learner = replace(config.learner, organisation="tree")
     scores_only = replace(config, net="mlp", augment=False, learner=learner)
     pool = build_pool(scores_only, scenario, keys)
@@ -96,7 +96,7 @@ def organise(
 
 
 def _to_score(scenario: Scenario, config: RunConfig) -> int:
-    """Return how many batches are to be scored, at the most: a task of few batches has a smaller replay."""
+    """Return the maximum number of batches to score; a task with few batches has a smaller replay."""
     replay = len(scenario.tasks) * config.learner.replay_capacity
     test = sum(ceil(len(task.test) / config.test_batch_size) for task in scenario.tasks)
     return scenario.batches(config.batch_size, epochs=1) + replay + test
@@ -126,7 +126,7 @@ def _scores(
 
 
 def _shortlisted(experts: SeparateExperts, scenario: Scenario, config: RunConfig, scores: FloatArray) -> Routes:
-    """Route the test batches by the scores of those on their shortlists."""
+    """Route the test batches by the scores of the experts on their shortlists."""
     count, replays = len(experts.experts), ScoredReplays(experts.pool, experts.experts)
     shortlist = Shortlist(replays, lambda event: None)
     shortlist.fit(0, count, 0)

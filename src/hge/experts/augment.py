@@ -1,4 +1,4 @@
-"""Flips and crops of images, by numbers that are drawn outside: the same numbers, the same images."""
+"""Random flips and crops of images. The random numbers are drawn separately, so the result is reproducible."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import torch
 from torch import Tensor
 
 PADDING = 4
-"""Pixels by which a crop may move an image, either way."""
+"""Maximum shift of an image by a crop, in pixels, in either direction."""
 
 
 def draw_changes(rows: int, generator: torch.Generator) -> Tensor:
-    """Return [rows, 3] whole numbers that say how each image is changed: flipped or not, moved down, moved right."""
+    """Return [rows, 3] integers that specify the change of each image: flip, vertical offset, horizontal offset."""
     most = torch.tensor([2, 2 * PADDING + 1, 2 * PADDING + 1], device=generator.device)
     uniform = torch.rand(rows, 3, generator=generator, device=generator.device)
     return (uniform * most).long().clamp_max(most - 1)
 
 
 def flip_and_crop(x: Tensor, changes: Tensor | None) -> Tensor:
-    """Return the images [rows, channels, height, width], flipped and moved; what comes in from outside is 0.
+    """Return the images [rows, channels, height, width], flipped and shifted, with zero padding.
 
-    Without changes, whatever it is stays as it is.
+    If `changes` is None, the input is returned unchanged.
 
     >>> image = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
     >>> flip_and_crop(image, torch.tensor([[1, PADDING, PADDING]]))[0, 0].tolist()  # flipped, not moved

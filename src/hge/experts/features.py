@@ -1,4 +1,4 @@
-"""What a network sees just before it answers."""
+"""Features: the inputs of a network's last linear layer."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from torch import Tensor, nn
 
 
 def features_and_logits(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the inputs [rows, features] of the last linear layer and the answers [rows, outputs].
+    """Return the inputs [rows, features] of the last linear layer and the logits [rows, outputs].
 
-    A net without such a layer, or that uses it on anything but rows, has no features.
+    There are no features if the net has no such layer or does not apply it once, to one vector per row.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))

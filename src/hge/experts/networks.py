@@ -1,4 +1,4 @@
-"""The appendix's networks, sized from the input: MLP, ResNet-18, the two variational autoencoders; and one of ours."""
+"""The networks of the paper's appendix (MLP, ResNet-18, two variational autoencoders), and a small CNN of our own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NetFactory = Callable[[Shape, int], nn.Module]
 
 
 class Autoencoder(Protocol):
-    """What an autoencoder score needs of its network, which must also be an `nn.Module`."""
+    """Interface of an autoencoder score's network, which must also be an `nn.Module`."""
 
     def encode(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mean and the log-variance of the latent."""
@@ -33,8 +33,8 @@ AutoencoderFactory = Callable[[Shape], Autoencoder]
 class MLP(nn.Sequential):
     """Three linear layers of 100 hidden units.
 
-    The paper puts a ReLU after each of the three; on the logits it kills classes (docs/paper.md, reading 6), so the
-    last one is there only with `relu_on_logits`.
+    The paper puts a ReLU after each of the three; on the logits it disables classes (docs/paper.md, reading 6), so the
+    last one is only used with `relu_on_logits`.
     """
 
     def __init__(self, shape: Shape, outputs: int, *, hidden: int = 100, relu_on_logits: bool = False) -> None:
@@ -50,7 +50,7 @@ class MLP(nn.Sequential):
 
 
 class MLPVAE(nn.Module):
-    """Linear(D, 512), ReLU, two heads to 32 latents; and back, with a sigmoid."""
+    """Linear(D, 512), ReLU, two heads to 32 latents; a mirrored decoder with a sigmoid."""
 
     def __init__(self, shape: Shape, *, hidden: int = 512, latents: int = 32) -> None:
         super().__init__()
@@ -78,13 +78,13 @@ class MLPVAE(nn.Module):
 
 
 class ConvVAE(nn.Module):
-    """Two convolutions, a linear layer to 128, two heads to 64 latents; and back. Keeps the input's resolution."""
+    """Two convolutions, Linear to 128, two heads to 64 latents; a mirrored decoder. Keeps the input's resolution."""
 
     def __init__(self, shape: Shape, *, hidden: int = 128, latents: int = 64) -> None:
         super().__init__()
         channels, height, width = _image_shape(shape, "conv autoencoder")
         features = 64 * height * width
-        # A bias before a BatchNorm does nothing, since the mean is taken away again; the paper's layers have one.
+        # A bias before a BatchNorm has no effect, since the mean is subtracted again; the paper's layers have one.
         self.encoder = nn.Sequential(
             nn.Conv2d(channels, 32, 3, 1, 1, bias=False),
             nn.BatchNorm2d(32),
@@ -127,7 +127,7 @@ class ConvVAE(nn.Module):
 
 
 class ChannelsLastFlatten(nn.Module):
-    """Flattens images pixel by pixel, which copies nothing where the channels lie last in memory."""
+    """Flattens images pixel by pixel, without a copy if they are in channels-last memory format."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return one row per image."""
@@ -135,7 +135,7 @@ class ChannelsLastFlatten(nn.Module):
 
 
 class ChannelsLastUnflatten(nn.Module):
-    """Makes images of rows, pixel by pixel."""
+    """Converts flat rows to images, pixel by pixel."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -143,12 +143,12 @@ class ChannelsLastUnflatten(nn.Module):
         """Height, width, channels."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return images, their channels last in memory."""
+        """Return images in channels-last memory format."""
         return x.view(len(x), *self.shape).permute(0, 3, 1, 2)
 
 
 class ResNet18(nn.Module):
-    """ResNet-18 with torchvision's parameter names. `cifar_stem`: a 3×3 convolution and no pooling first."""
+    """ResNet-18 with torchvision's parameter names. `cifar_stem`: start with a 3×3 convolution and no pooling."""
 
     def __init__(self, shape: Shape, outputs: int, *, cifar_stem: bool = False) -> None:
         super().__init__()
@@ -202,9 +202,9 @@ class BasicBlock(nn.Module):
 
 
 class FourConvolutions(nn.Sequential):
-    """3×3 convolutions of 128 to 512 channels, each at half the size of the last.
+    """Four 3×3 convolutions of 128 to 512 channels, each at half the resolution of the previous one.
 
-    With the few steps that a task of a stream has it learns more than a ResNet-18 (results/choices/networks.json).
+    In the few steps of a streamed task it learns more than a ResNet-18 (results/choices/networks.json).
     """
 
     def __init__(self, shape: Shape, outputs: int, *, width: int = 128) -> None:

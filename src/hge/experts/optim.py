@@ -1,4 +1,4 @@
-"""What training an expert and training its score have in common: optimisers, precision, BatchNorm's statistics."""
+"""Shared parts of training experts and their scores: optimisers, precision, BatchNorm statistics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hge.core.config import OptimiserConfig, Precision
 
 
 def build_optimiser(config: OptimiserConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Return SGD or Adam as `config` says; the fused ones, which can be told on the device to skip a step."""
+    """Return SGD or Adam, as set in `config`; fused, so that a step can be skipped by a flag on the device."""
     if config.name == "adam":
         return torch.optim.Adam(parameters, lr=config.lr, weight_decay=config.weight_decay, fused=True)
     return torch.optim.SGD(
@@ -26,19 +26,19 @@ def build_optimiser(config: OptimiserConfig, parameters: Iterable[nn.Parameter])
 def masked_step(optimiser: torch.optim.Optimizer, skip: Tensor, scale: Tensor | None = None) -> None:
     """Take a step with the gradient divided by `scale`, unless `skip` is 1.
 
-    This is what `torch.amp.GradScaler` does with the fused optimisers, and no host has to wait for it.
+    This is what `torch.amp.GradScaler` does with fused optimisers; the host does not have to wait.
     """
     for group in optimiser.param_groups:
-        if "capturable" in group:  # Adam asks; known only now, for a network may move after its optimiser was made
+        if "capturable" in group:  # read by Adam; set here because a network may move after its optimiser was built
             group["capturable"] = skip.is_cuda
     optimiser.found_inf, optimiser.grad_scale = skip, scale  # type: ignore[attr-defined]
     optimiser.step()
 
 
 def state_of(net: nn.Module, optimiser: torch.optim.Optimizer | None, prefix: str) -> dict[str, Tensor]:
-    """Return everything that training changes, by name and in a fixed order: weights, buffers, the optimiser's state.
+    """Return all tensors that training changes, by name and in a fixed order: weights, buffers, the optimiser's state.
 
-    An optimiser that has not taken a step yet gets the zeros that it would start with.
+    The state of an optimiser that has not taken a step yet is initialised with zeros.
     """
     state = {f"{prefix}.{name}": tensor for name, tensor in (*net.named_parameters(), *net.named_buffers())}
     for group in optimiser.param_groups if optimiser else ():
@@ -54,7 +54,7 @@ def state_of(net: nn.Module, optimiser: torch.optim.Optimizer | None, prefix: st
 
 
 def check_state(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Raise an error that names what does not fit."""
+    """Raise an error that names the mismatch, if there is one."""
     if strange := sorted(tensors.keys() ^ expected.keys()):
         raise ValueError(f"expert's state: got or missed {', '.join(strange[:3])}; expected another network or score")
     for name, tensor in expected.items():
@@ -65,29 +65,29 @@ def check_state(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -
 
 
 def gradients(net: nn.Module) -> list[Tensor]:
-    """Return the gradients that there are."""
+    """Return the gradients of all parameters that have one."""
     return [p.grad for p in net.parameters() if p.grad is not None]
 
 
 @torch.no_grad()
 def multiply_adds(net: nn.Module, row: Tensor) -> float:
-    """Count the multiply-adds of products and convolutions in one pass of a network for one row."""
+    """Count the multiply-adds of products and convolutions in one forward pass for one row."""
     with mode_of(net, training=False, rows=1), FlopCounterMode(display=False) as counter:
         net(row)
     return float(counter.get_total_flops()) / 2
 
 
 def has_batch_norm(net: nn.Module) -> bool:
-    """Say whether any layer normalises by the batch."""
+    """Return whether any layer is a BatchNorm."""
     return any(isinstance(module, _BatchNorm) for module in net.modules())
 
 
 @contextmanager
 def mode_of(net: nn.Module, *, training: bool, rows: int, batch_statistics: bool = False) -> Iterator[None]:
-    """Put `net` into the mode for training, for looking with batch statistics, or for answering; then into eval.
+    """Set `net` to training mode, to evaluation with batch statistics, or to prediction; afterwards to eval mode.
 
-    A look with batch statistics computes what a training step would compute, but leaves the running statistics
-    alone: another task's data must not leak into them, and the eval-mode loss is not comparable with the training
+    Evaluation with batch statistics computes what a training step would compute, but does not update the running
+    statistics: another task's data must not leak into them, and the eval-mode loss is not comparable with the training
     losses behind the bound (docs/paper.md, reading 8). A single row has no batch statistics and uses the running ones.
     """
     norms = [(m, m.track_running_stats) for m in net.modules() if isinstance(m, _BatchNorm)]
@@ -105,19 +105,19 @@ def mode_of(net: nn.Module, *, training: bool, rows: int, batch_statistics: bool
     finally:
         for norm, tracks in norms:
             norm.track_running_stats = tracks
-        for buffer, before in others:  # what other layers of a user's net may keep
+        for buffer, before in others:  # state of other layers in a user's net
             buffer.copy_(before)
         net.eval()
 
 
 @contextmanager
 def repeatable(wished: bool) -> Iterator[None]:
-    """Let a GPU compute the same digits every time inside the block, at some cost, if that is wished."""
+    """Use deterministic GPU algorithms inside the block, at some cost in speed, if `wished`."""
     if not wished:
         yield
         return
     before = torch.are_deterministic_algorithms_enabled()
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or torch refuses matrix products
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # otherwise torch refuses matrix products
     torch.use_deterministic_algorithms(True)
     try:
         yield
@@ -127,10 +127,10 @@ def repeatable(wished: bool) -> Iterator[None]:
 
 @contextmanager
 def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Let products on a GPU be computed at this precision inside the block, and the fastest convolutions be found.
+    """Compute products on a GPU in this precision inside the block, with the fastest convolution algorithms.
 
-    fp32: in full. tf32 and bf16: the inputs of matrix products and convolutions are rounded to 10 bits; for bf16 see
-    also `autocast`.
+    fp32: full precision. tf32 and bf16: the inputs of matrix products and convolutions are rounded to 10 bits; for bf16
+    see also `autocast`.
     """
     if device.type != "cuda":
         yield
@@ -138,7 +138,7 @@ def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
     matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
     before = cudnn.allow_tf32, cudnn.benchmark
     torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
-    # A search for the fastest may choose another kernel each time, and with it other last digits.
+    # Benchmarking may select another kernel each time, which changes the last digits.
     search = not torch.are_deterministic_algorithms_enabled()
     cudnn.allow_tf32, cudnn.benchmark = precision != "fp32", search
     try:
@@ -151,8 +151,8 @@ def arithmetic(precision: Precision, device: torch.device) -> Iterator[None]:
 def autocast(
     precision: Precision, device: torch.device, dtype: torch.dtype = torch.bfloat16
 ) -> AbstractContextManager[None]:
-    """Let forward passes compute in 16 bits where that is safe, if the precision says so."""
+    """Compute forward passes in 16 bits where that is safe, if the precision is bf16."""
     if device.type != "cuda" or precision != "bf16":
         return nullcontext()
-    # Without its cache: a cached copy of a weight would be outdated when a captured graph runs again.
+    # Without its cache: a cached copy of a weight would be outdated when a captured graph is replayed.
     return torch.autocast("cuda", dtype, cache_enabled=False)

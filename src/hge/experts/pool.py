@@ -1,4 +1,4 @@
-"""The experts' networks behind one interface: look at a loss, train, score, answer. The plain reference is here."""
+"""The experts' networks behind one interface (loss, training, scores, prediction), and its reference implementation."""
 
 from __future__ import annotations
 
@@ -42,38 +42,38 @@ COUNTS = ("rows", "rows_at_refresh")
 
 @dataclass(frozen=True)
 class Costs:
-    """Multiply-adds per row of what a pool can be asked for."""
+    """Multiply-adds per row of a pool's operations."""
 
     network: float
-    """One pass of one expert's network: an "expert-equivalent"."""
+    """One forward pass of one expert's network: an "expert-equivalent"."""
     score: Cost
     sketch: Cost
 
 
 class ExpertPool(Protocol):
-    """The seam between the algorithm and the networks. `tests/pool_checks.py` says what every pool must hold."""
+    """The interface between the algorithm and the networks. `tests/pool_checks.py` defines its contract."""
 
     @property
     def device(self) -> torch.device:
-        """Where the networks live; batches are brought here."""
+        """Device of the networks, to which batches are moved."""
 
     @property
     def uses_batch_statistics(self) -> bool:
-        """The score of a batch is not the mean of what its rows score by themselves."""
+        """Whether the score of a batch differs from the mean of its rows' individual scores."""
 
     @property
     def asks_all_at_once(self) -> bool:
-        """The scores of all experts come sooner than those of some, and then those of another."""
+        """Whether scoring all experts at once is faster than scoring some of them in turn."""
 
     @property
     def scores_are_costly(self) -> bool:
-        """They are a network's; the sketches are not."""
+        """Whether scores are computed by a network, unlike sketches."""
 
     def create(self, expert: int) -> None:
         """Add an untrained expert under the next free id."""
 
     def settle(self) -> None:
-        """Do now whatever the first expert's score has put off until there are more rows."""
+        """Do the work that the first expert's score has deferred until there are more rows."""
 
     def loss(self, expert: int, batch: Batch, step: int) -> float:
         """Return the loss that a training step would report, and change nothing."""
@@ -81,7 +81,7 @@ class ExpertPool(Protocol):
     def train(self, expert: int, batch: Batch, step: int) -> float:
         """Train the expert and its score on the batch; return the loss before the update.
 
-        Where the loss or its gradient is not a number, nothing is trained and NaN comes back.
+        If the loss or its gradient is not finite, nothing is trained and NaN is returned.
         """
 
     def train_run(
@@ -92,44 +92,44 @@ class ExpertPool(Protocol):
         epsilon: float,
         below: Sequence[tuple[int, int]] = (),
     ) -> Iterator[float]:
-        """Train on (step, batch) after (step, batch), while each is the expert's own; yield the losses.
+        """Train on consecutive (step, batch) items while the expert accepts them; yield the losses.
 
-        A batch is its own while the loss is within the bound and, for each pair of experts in `below`, the score of the
-        one is lower than that of the other: the gate would choose this expert. The first that is not ends the run: it
-        is not trained and has no loss here, nor has any later one, though some may have been taken from `items` by
-        then. The same goes for a batch that cannot be trained.
-        The caller must update `losses`, which has seen two at least, with every loss that comes.
+        A batch is accepted if the loss is within the bound and, for each pair of experts in `below`, the first has a
+        lower score than the second, so that the gate would choose this expert. The first batch that is refused or that
+        cannot be trained ends the run: no loss is yielded for it or for any later one, though some may already have
+        been taken from `items`.
+        The caller must update `losses`, which must have at least two, with every loss yielded.
         """
 
     def scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
-        """Return the scores [experts, rows] of rows, each by itself; lower is more suitable.
+        """Return the scores [experts, rows] of individual rows; lower is more suitable.
 
-        They are finite: what is not a number suits nobody.
+        They are finite: NaN and infinities become `UNSUITABLE`.
         """
 
     def batch_scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
         """Return the scores [experts] of a batch as a whole: the mean over its rows, with batch statistics."""
 
     def sketches(self, experts: Sequence[int], x: Tensor, *, together: bool) -> FloatArray:
-        """Return cheap scores [experts, rows], or [experts] of all rows together, that tell the best few."""
+        """Return cheap scores [experts, rows], or [experts] for all rows together, that indicate the best few."""
 
     def logits(self, expert: int, x: Tensor) -> Tensor:
-        """Return the expert's answers [rows, outputs]; finite, too."""
+        """Return the expert's logits [rows, outputs]; also finite."""
 
     def evidence(self, expert: int, x: Tensor) -> Evidence:
-        """Return all that the expert knows of the rows, each by itself: the joint score's inputs."""
+        """Return the expert's evidence on individual rows: the inputs of the joint score."""
 
     def state(self, expert: int, *, on_host: bool = True) -> dict[str, Tensor]:
-        """Copy all that the expert has learned, by name, to the CPU or where it is; the same names in every pool."""
+        """Return copies of the expert's tensors by name, on the CPU or in place; names are the same in every pool."""
 
     def load_state(self, expert: int, tensors: Mapping[str, Tensor]) -> None:
-        """Make an expert what `state` returned; raise a ValueError, before anything changed, if it does not fit."""
+        """Restore an expert from what `state` returned; raise a ValueError, before any change, if it does not fit."""
 
     def shared_state(self) -> dict[str, Tensor]:
-        """Copy what all experts' scores share, by name."""
+        """Return copies of the tensors that all experts' scores share, by name."""
 
     def load_shared_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Share what `shared_state` returned; raise a ValueError if it does not fit."""
+        """Restore what `shared_state` returned; raise a ValueError if it does not fit."""
 
     def costs(self) -> Costs:
         """Count multiply-adds."""
@@ -140,12 +140,12 @@ class ExpertPool(Protocol):
 
 @dataclass(frozen=True)
 class PoolSpec:
-    """How a pool makes an expert."""
+    """Specification of a pool's experts."""
 
     shape: Shape
     """Shape of one input."""
     outputs: int
-    """Outputs of every expert's head: one per class of the whole stream."""
+    """Number of outputs of every expert's head: one per class of the whole stream."""
     net: NetFactory
     autoencoder: AutoencoderFactory
     score: ScoreConfig
@@ -153,11 +153,11 @@ class PoolSpec:
     precision: Precision = "fp32"
     idle_on_host: bool = False
     augment: bool = False
-    """Train on flipped and cropped images; scores and replay see them as they came."""
+    """Train on flipped and cropped images; scores and replay use the originals."""
     shortlisted: bool = False
-    """Keep a sketch beside a score that has a network."""
+    """Add a sketch to a score that has a network."""
     scaled: bool = False
-    """Standardise inputs: in every expert by what it was trained on, in the sketches by the first rows."""
+    """Standardise inputs: for each expert by its training rows, for the sketches by the first rows."""
 
     def __post_init__(self) -> None:
         if self.augment and len(self.shape) != 3:
@@ -190,18 +190,18 @@ class PoolSpec:
         return net, score
 
     def average_of(self, net: nn.Module) -> Average | None:
-        """Return what follows a network and answers in its place, if anything does."""
+        """Return the moving average of a network that is used for prediction, if enabled."""
         return Average(net, self.optimiser.average) if self.optimiser.average else None
 
     def changes(self, keys: Keys, expert: int, step: int, rows: int, device: torch.device) -> Tensor | None:
-        """Return how the images of a batch are changed before the expert is trained on them."""
+        """Return the random changes of a batch's images for training the expert, if enabled."""
         if not self.augment:
             return None
         return draw_changes(rows, keys.generator("augment", step, expert, device=device))
 
 
 class EagerPool:
-    """One network after the other, nothing clever: the reference that faster pools must agree with."""
+    """One network after the other, without optimisations: the reference for faster pools."""
 
     def __init__(self, spec: PoolSpec, keys: Keys, device: torch.device) -> None:
         self.spec = spec
@@ -212,17 +212,17 @@ class EagerPool:
 
     @property
     def uses_batch_statistics(self) -> bool:
-        """There is a BatchNorm in the score's network."""
+        """Whether the score's network has a BatchNorm."""
         return has_batch_norm(self.members[0].score)
 
     @property
     def asks_all_at_once(self) -> bool:
-        """It asks one after the other."""
+        """Experts are queried one after the other."""
         return False
 
     @property
     def scores_are_costly(self) -> bool:
-        """There is a network."""
+        """Whether the score has a network."""
         return self.members[0].score.network is not None
 
     def create(self, expert: int) -> None:
@@ -243,7 +243,7 @@ class EagerPool:
 
     @torch.no_grad()
     def loss(self, expert: int, batch: Batch, step: int) -> float:
-        """Return the training loss under batch statistics; running statistics stay as they are."""
+        """Return the training loss with batch statistics; running statistics are not changed."""
         net = self.members[expert].net
         with (
             self._arithmetic(),
@@ -254,7 +254,7 @@ class EagerPool:
             return float(nn.functional.cross_entropy(net(self._changed(batch, expert, step)), batch.y))
 
     def train(self, expert: int, batch: Batch, step: int) -> float:
-        """Take one optimiser step on the expert and let its score learn."""
+        """Take one optimiser step on the expert and train its score."""
         if self.space.open_to_others(expert):
             self.settle()
         self.space.owner = expert
@@ -288,7 +288,7 @@ class EagerPool:
         epsilon: float,
         below: Sequence[tuple[int, int]] = (),
     ) -> Iterator[float]:
-        """Look at each batch before training on it."""
+        """Compute the loss of each batch before training on it."""
         for step, batch in items:
             if below and not self._in_order(below, batch.x):
                 return
@@ -305,15 +305,15 @@ class EagerPool:
         return all(scores[expert] < scores[other] for expert, other in below)
 
     def scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
-        """Ask each expert in turn."""
+        """Query each expert in turn."""
         return self._ask(experts, lambda score: score.score(as_float(x), batch_statistics=False))
 
     def batch_scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
-        """Ask each expert in turn."""
+        """Query each expert in turn."""
         return self._ask(experts, lambda score: score.score_together(as_float(x)))
 
     def sketches(self, experts: Sequence[int], x: Tensor, *, together: bool) -> FloatArray:
-        """Ask each expert in turn."""
+        """Query each expert in turn."""
 
         def sketch(score: Score) -> Tensor:
             own = {name: tensor[None] for name, tensor in score.gate_tensors().items()}
@@ -329,14 +329,14 @@ class EagerPool:
 
     @torch.no_grad()
     def logits(self, expert: int, x: Tensor) -> Tensor:
-        """Return the answers under running statistics."""
+        """Return the logits with running statistics."""
         with self._arithmetic(), self._autocast():
             out: Tensor = self.members[expert].answering(as_float(x))
         return out.float().nan_to_num()
 
     @torch.no_grad()
     def evidence(self, expert: int, x: Tensor) -> Evidence:
-        """Return the parts of the score, the answers and the features."""
+        """Return the parts of the score, the logits and the features."""
         member, x = self.members[expert], as_float(x)
         with self._arithmetic(), self._autocast():
             parts = member.score.parts(member.score.gate_tensors(), x)
@@ -344,14 +344,14 @@ class EagerPool:
         return evidence_of(parts, logits, features)
 
     def state(self, expert: int, *, on_host: bool = True) -> dict[str, Tensor]:
-        """Copy the networks, the optimisers' states, and how much the score has seen."""
+        """Return copies of the networks, the optimisers' states, and the score's row counts."""
         pupil = self.members[expert].pupil
         counts = count_tensors(pupil.rows, pupil.rows_at_refresh)
         return copied(self.members[expert].state, on_host=on_host) | counts
 
     @torch.no_grad()
     def load_state(self, expert: int, tensors: Mapping[str, Tensor]) -> None:
-        """Copy everything in."""
+        """Copy all tensors into the expert."""
         member = self.members[expert]
         check_state(tensors, member.state | count_tensors(0, 0))
         for name, tensor in member.state.items():
@@ -359,11 +359,11 @@ class EagerPool:
         member.pupil.rows, member.pupil.rows_at_refresh = (int(tensors[name]) for name in COUNTS)
 
     def shared_state(self) -> dict[str, Tensor]:
-        """Copy the space of the sketches."""
+        """Return a copy of the sketches' space."""
         return copied(self.space.state(), on_host=True)
 
     def load_shared_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Copy it in."""
+        """Restore the sketches' space."""
         self.space.load_state(tensors)
 
     def costs(self) -> Costs:
@@ -374,7 +374,7 @@ class EagerPool:
         return Costs(multiply_adds(first.net, row), first.score.cost(stacked), first.score.sketch_cost(stacked))
 
     def memory(self) -> dict[str, int]:
-        """Count weights, statistics and optimisers' states."""
+        """Return the bytes of weights, statistics and optimisers' states."""
         per_expert = [member.bytes for member in self.members]
         return {"bytes_per_expert": max(per_expert, default=0), "device_bytes": sum(per_expert), "host_bytes": 0}
 
@@ -395,27 +395,28 @@ def share_modules(net: nn.Module, other: nn.Module) -> bool:
 
 
 def copied(tensors: Mapping[str, Tensor], *, on_host: bool) -> dict[str, Tensor]:
-    """Return copies: on the CPU and in plain order, or as they are."""
+    """Return copies: contiguous on the CPU, or with the same device and layout."""
     if on_host:
         return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
 def count_tensors(rows: int, rows_at_refresh: int) -> dict[str, Tensor]:
-    """Return how many rows a score has seen, and at its last refresh, as tensors."""
+    """Return as tensors the number of rows a score has seen, in total and at its last refresh."""
     return dict(zip(COUNTS, (torch.tensor(rows), torch.tensor(rows_at_refresh)), strict=True))
 
 
 def evidence_of(parts: Tensor, logits: Tensor, features: Tensor) -> Evidence:
-    """Return an expert's evidence as numbers: finite, but for parts that say nothing."""
+    """Return an expert's evidence as arrays; finite, except for parts that carry no information."""
     arrays = (parts, logits.nan_to_num(), features.nan_to_num())
     return Evidence(*(np.asarray(array.double().cpu()) for array in arrays))
 
 
 def scorer(pool: ExpertPool, experts: int, x: Tensor, *, one_group: bool, some: bool = False) -> ScoreExperts:
-    """Return whom a gate asks for scores of rows, or of one group of them: the pool, or what it said of all at once.
+    """Return the function that a gate calls for scores of rows, or of all rows as one group.
 
-    With `some` it is known that only some will be asked.
+    It queries the pool, or looks up the scores of all experts, computed at once. With `some`, only some experts will be
+    queried.
     """
 
     def from_pool(ids: Sequence[int] | IntArray, groups: IntArray) -> FloatArray:
@@ -431,7 +432,7 @@ def scorer(pool: ExpertPool, experts: int, x: Tensor, *, one_group: bool, some: 
 
 
 def sketcher(pool: ExpertPool, x: Tensor, *, one_group: bool) -> ScoreExperts:
-    """Return whom a gate asks for sketches of rows, or of one group of them."""
+    """Return the function that a gate calls for sketches of rows, or of all rows as one group."""
 
     def sketch(ids: Sequence[int] | IntArray, groups: IntArray) -> FloatArray:
         ids = ids.tolist() if isinstance(ids, np.ndarray) else ids
@@ -442,7 +443,7 @@ def sketcher(pool: ExpertPool, x: Tensor, *, one_group: bool) -> ScoreExperts:
 
 
 def resolve_device(name: str) -> str:
-    """Return the device that `auto` stands for, or the name itself if torch can use it."""
+    """Return the device selected by `auto`, or the name itself if torch can use it."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -462,7 +463,7 @@ class _Member:
 
     @property
     def answering(self) -> nn.Module:
-        """The network that answers."""
+        """The network used for prediction."""
         return self.net if self.average is None else self.average.net
 
     @property
@@ -472,12 +473,12 @@ class _Member:
 
     @property
     def state(self) -> dict[str, Tensor]:
-        """All that training changes, by name; the tensors themselves."""
+        """All tensors that training changes, by name, not copied."""
         average = {} if self.average is None else self.average.state()
         own = state_of(self.net, self.optimiser, "net") | state_of(self.score, self.score.optimiser, "score")
         return own | average
 
     @property
     def bytes(self) -> int:
-        """Memory of the weights, the score, and both optimisers' states."""
+        """Bytes of the weights, the score, and both optimisers' states."""
         return sum(tensor.nbytes for tensor in self.state.values())

@@ -1,4 +1,4 @@
-"""An expert, apart from its networks: its id, the statistics of its loss, and its replay buffer."""
+"""An expert without its networks: its id, loss statistics and replay buffer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hge.gating.switch_detection import LossStats
 
 @dataclass(frozen=True)
 class Remembered:
-    """A batch of the replay buffer, and the step at which it had arrived."""
+    """A batch of the replay buffer, and the step at which it arrived."""
 
     step: int
     batch: Batch
@@ -19,7 +19,7 @@ class Remembered:
 
 @dataclass
 class Replay:
-    """A reservoir of the batches on which the expert was trained: each is in it with the same probability.
+    """A reservoir of the batches on which the expert was trained, each kept with the same probability.
 
     >>> import torch
     >>> from hge.core.randomness import Keys
@@ -35,7 +35,7 @@ class Replay:
     seen: int = 0
 
     def add(self, batch: Remembered, random_integer: int) -> None:
-        """Take in a batch, or not, as the random integer decides (Vitter's algorithm R)."""
+        """Add or discard a batch, depending on the random integer (Vitter's algorithm R)."""
         self.seen += 1
         if len(self.kept) < self.capacity:
             self.kept.append(batch)
@@ -45,21 +45,21 @@ class Replay:
 
 @dataclass
 class Expert:
-    """What the learner knows of an expert; its networks live in the pool under the same id."""
+    """The learner's record of an expert; its networks are in the pool under the same id."""
 
     id: int
     losses: LossStats
     replay: Replay
     undone: int = 0
-    """Batches whose training a rollback has undone, and rollbacks."""
+    """Number of batches whose training was undone by rollbacks, plus the number of rollbacks."""
 
     @classmethod
     def of(cls, config: LearnerConfig, number: int) -> Expert:
-        """Return an expert that has learned nothing."""
+        """Return an untrained expert."""
         losses = LossStats(config.alpha, config.signed_deviation)
         return cls(number, losses, Replay(config.replay_capacity))
 
     @property
     def batches_trained(self) -> int:
-        """Number of batches on which it was trained, undone or not; no two states of it share a number."""
+        """Number of batches on which it was trained, undone or not; unique for each of its states."""
         return self.losses.count + self.undone

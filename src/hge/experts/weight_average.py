@@ -1,7 +1,7 @@
-"""The weights that answer: a moving average of the weights that are trained.
+"""Weights for prediction: a moving average of the trained weights.
 
-A stream has no end towards which a learning rate could fall, so the trained weights jump about to the last. Their
-average does not (Polyak and Juditsky, 1992). Losses, which tell a switch of tasks, are still those of the trained ones.
+A stream has no known end towards which a learning rate could decay, so the trained weights keep fluctuating. Their
+average does not (Polyak and Juditsky, 1992). The losses that detect task switches are still those of the trained ones.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from hge.experts.optim import state_of
 
 EARLY = 9.0
-"""The n-th update counts EARLY / (EARLY + n) as long as that is more than 1 - decay: the random start soon fades."""
+"""The n-th update has weight EARLY / (EARLY + n) while that exceeds 1 - decay, so that the random start soon fades."""
 
 
 class Average:
-    """A copy of a network that follows it slowly, running statistics included.
+    """Moving average of a network's weights and running statistics.
 
     >>> net = nn.Linear(1, 1, bias=False)
     >>> _ = net.weight.data.fill_(0.0)
@@ -40,7 +40,7 @@ class Average:
 
     @torch.no_grad()
     def take_in(self, skip: Tensor) -> None:
-        """Move towards the network as it is now, unless `skip` is 1; then the network must be what it was."""
+        """Update with the network's current weights, unless `skip` is 1; the network must be unchanged in that case."""
         weight = (EARLY / (EARLY + 1 + self.updates)).clamp_min(1 - self.decay) * (1 - skip)
         steps = torch._foreach_sub(self._trained, self._own)
         torch._foreach_mul_(steps, weight)

@@ -1,1 +1,1 @@
-"""Decisions about numbers: which expert, a new task or not, promoted or not. No tensors here."""
+"""Decisions from scores and losses: routing, task switches, promotion. No tensors here."""

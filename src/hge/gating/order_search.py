@@ -1,6 +1,6 @@
-"""Section 5.2's *Upper*: Algorithm 3 in many random orders over one score matrix; the cheapest good tree wins.
+"""Section 5.2's *Upper*: Algorithm 3 in many random orders on one score matrix; the cheapest accurate tree is selected.
 
-Numbers only.
+Works on arrays, not tensors.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from hge.gating.promotion import promote_lca
 from hge.gating.tree import FloatArray, IntArray, Routes, Tree
 
 WITHIN = 0.5
-"""A tree is good if its accuracy is within so many points of the flat one's."""
+"""Largest loss of accuracy against the flat tree, in percentage points, at which a tree is eligible."""
 
 
 @dataclass(frozen=True)
 class OwnedBatches:
-    """Scores of all experts on batches whose owners are known."""
+    """Scores of all experts on batches with known owners."""
 
     scores: FloatArray
     """[experts, batches]"""
     owner: IntArray
     """[batches]"""
     rows: IntArray
-    """[batches] their sizes"""
+    """[batches] sizes of the batches"""
 
     def of(self, owner: int) -> FloatArray:
-        """Return the columns of one owner."""
+        """Return the score columns of one owner's batches."""
         return self.scores[:, self.owner == owner]
 
 
 @dataclass(frozen=True)
 class TreeFigures:
-    """How a tree does on some batches: percentage sent to their owner, and experts asked; means over owners."""
+    """Percentage of batches routed to their owner, and number of experts queried; means over owners."""
 
     accuracy: float
     experts_queried: float
 
 
 def lca_tree(order: Sequence[int], training: OwnedBatches, replay: OwnedBatches, coverage: float) -> Tree:
-    """Build HGE's tree by adding the experts in this order; paths are those of all training batches of a task."""
+    """Build HGE's tree by adding the experts in this order, with the paths of all training batches of each task."""
     tree = Tree()
     replays = {owner: replay.of(owner) for owner in order}
     trainings = {owner: training.of(owner) for owner in order}
@@ -61,7 +61,7 @@ def lca_tree(order: Sequence[int], training: OwnedBatches, replay: OwnedBatches,
 
 
 def figures(routes: Routes, owner: IntArray) -> TreeFigures:
-    """Return accuracy and cost of routes, each owner counting alike."""
+    """Return the accuracy and cost of routes, with equal weight for each owner."""
     owners = np.unique(owner)
     right = [float((routes.expert[owner == o] == o).mean()) for o in owners]
     queried = [float(routes.queried[owner == o].mean()) for o in owners]
@@ -69,12 +69,12 @@ def figures(routes: Routes, owner: IntArray) -> TreeFigures:
 
 
 def tree_figures(tree: Tree, batches: OwnedBatches) -> TreeFigures:
-    """Return accuracy and cost of a tree that is searched by Algorithm 2."""
+    """Return the accuracy and cost of a tree searched by Algorithm 2."""
     return figures(select(tree, batches.scores), batches.owner)
 
 
 def flat_tree(experts: int) -> Tree:
-    """Return GE's tree."""
+    """Return GE's flat tree."""
     tree = Tree()
     for expert in range(experts):
         tree.add(expert)
@@ -83,11 +83,11 @@ def flat_tree(experts: int) -> Tree:
 
 @dataclass(frozen=True)
 class Upper:
-    """The cheapest of many trees whose accuracy is close to the flat one's, and what all of them were like."""
+    """The cheapest of many trees with an accuracy close to the flat tree's, and the figures of all of them."""
 
     tree: Tree
     all_figures: list[TreeFigures]
-    """On the batches that are reported; the tree was selected on others."""
+    """On the test batches; the tree was selected on the replay."""
 
 
 def search_upper(
@@ -99,7 +99,7 @@ def search_upper(
     rng: np.random.Generator,
     on_order: Callable[[int], None] = lambda done: None,
 ) -> Upper:
-    """Try so many random orders; select on the replay, report on the test batches."""
+    """Try `orders` random orders; select on the replay, report on the test batches."""
     experts = len(training.scores)
     least = tree_figures(flat_tree(experts), replay).accuracy - WITHIN
     best, best_cost, found = None, np.inf, []
@@ -114,16 +114,16 @@ def search_upper(
 
 
 def statistics(all_figures: Sequence[TreeFigures]) -> dict[str, dict[str, float]]:
-    """Return the rows of the paper's Table 3: spread of accuracy and cost over all trees, and how they go together."""
+    """Return the rows of the paper's Table 3: spread of accuracy and cost over all trees, and their correlation."""
     accuracy = np.array([f.accuracy for f in all_figures])
     queried = np.array([f.experts_queried for f in all_figures])
-    varied = accuracy.std() > 0 and queried.std() > 0  # a constant goes together with nothing
+    varied = accuracy.std() > 0 and queried.std() > 0  # the correlation with a constant is undefined
     pcc, scc = (float(f(accuracy, queried).statistic) if varied else 0.0 for f in (stats.pearsonr, stats.spearmanr))
     return {"accuracy": {"pcc": pcc, **_spread(accuracy)}, "experts_queried": {"scc": scc, **_spread(queried)}}
 
 
 def _spread(values: FloatArray) -> dict[str, float]:
-    """Mean, standard deviation, median, interquartile range and median absolute deviation."""
+    """Return mean, standard deviation, median, interquartile range and median absolute deviation."""
     return {
         "mean": float(values.mean()),
         "std": float(values.std()),

@@ -1,4 +1,4 @@
-"""From newcomer to promoted expert: when, and where in the tree. The paper's two policies. Numbers only.
+"""Promotion of newcomers: when, and to which position in the tree. The paper's two policies, without tensors.
 
 GE is HGE with a flat policy.
 """
@@ -21,18 +21,18 @@ Path = tuple[int, ...]
 
 
 class Replays(Protocol):
-    """What an organisation may know of the experts: how they score what each of them remembers."""
+    """The organisation's view of the experts: their scores of each other's replay."""
 
     def size(self, owner: int) -> int:
         """Return the number of batches in the owner's replay."""
 
     def batch_score(self, expert: int, owner: int, place: int) -> float:
-        """Return the expert's score of a batch in the owner's replay, as of one group."""
+        """Return the expert's score of a batch in the owner's replay, as one group."""
 
 
 @dataclass
 class Probation:
-    """A newcomer's record: over the last batches, how often was its score lower than that of the gate's choice?
+    """A newcomer's record: how often its score was lower than that of the gate's choice, over the last batches.
 
     >>> probation = Probation(window=4)
     >>> for lower in (False, True, True, True):
@@ -46,10 +46,10 @@ class Probation:
     window: int
     lower: deque[bool] = field(default_factory=deque)
     paths: Counter[Path] = field(default_factory=Counter)
-    """The ways through the tree that its batches took, and how often."""
+    """Number of its batches by path through the tree."""
 
     def record(self, lower: bool, path: Path) -> None:
-        """Note the outcome and the path of a batch that it accepted."""
+        """Record the outcome and the path of a batch that it accepted."""
         self.lower.append(lower)
         self.paths[path] += 1
         if len(self.lower) > self.window:
@@ -66,13 +66,13 @@ class Probation:
         return self.paths.total()
 
     def passed(self, promotion_rate: float) -> bool:
-        """The window is full, and the rate exceeds ε_promotion."""
+        """Return whether the window is full and the rate exceeds ε_promotion."""
         return len(self.lower) == self.window and self.rate > promotion_rate
 
 
 @dataclass
 class Organisation:
-    """Promotion by the window, flat (GE) or by Algorithm 3 (HGE); Algorithm 2 to choose an expert."""
+    """Promotion by the window, flat (GE) or by Algorithm 3 (HGE); routing by Algorithm 2."""
 
     replays: Replays
     emit: Emit
@@ -81,9 +81,9 @@ class Organisation:
     path_coverage: float | None
     """None: flat."""
     by_replay: bool = False
-    """Promote as soon as what the experts remember says that it pays, however short the window."""
+    """Promote as soon as that improves the routing of the replay, even if the window is not full."""
     shortlist: Shortlist | None = None
-    """Whom to ask, if not everybody."""
+    """Selects the experts to query; None: all."""
     tree: Tree = field(default_factory=Tree)
     probations: dict[int, Probation] = field(default_factory=dict)
     """Newcomers, in the order of their creation."""
@@ -93,7 +93,7 @@ class Organisation:
 
     @classmethod
     def of(cls, config: LearnerConfig, replays: Replays, emit: Emit, shortlist: Shortlist | None) -> Organisation:
-        """Return the organisation that the settings ask for, of one expert."""
+        """Return the organisation specified by the settings, with one expert."""
         flat = config.organisation != "lca"
         return cls(
             replays,
@@ -111,7 +111,7 @@ class Organisation:
         return list(self.probations)
 
     def route(self, score: ScoreExperts, sketch: ScoreExperts, groups: int, *, rows_per_group: int) -> Routes:
-        """HGE_forward, whatever the groups; or the best of those whose sketches are the best."""
+        """HGE_forward for all groups; with a shortlist, the best of the experts with the best sketches."""
         if self.shortlist is None:
             return self.tree.select(score, groups)
         experts, everywhere = np.array(self.tree.experts), np.arange(groups)
@@ -151,14 +151,17 @@ class Organisation:
         return {"tree": self.tree.as_json(), "probations": probations}
 
     def load_state(self, facts: Mapping[str, Any]) -> None:
-        """Become what `state` returned."""
+        """Restore what `state` returned."""
         self.tree = Tree.from_json(facts["tree"])
         for expert, fact in facts["probations"].items():
             paths = Counter({tuple(path): count for path, count in fact["paths"]})
             self.probations[int(expert)] = Probation(self.window, deque(fact["lower"]), paths)
 
     def _pays(self, newcomer: int) -> bool:
-        """Would most of its replay be sent to it, and less of the others' than it gains? Asked ever more rarely."""
+        """Return whether a newcomer would get most of its own replay, and more of it than of the others' replay.
+
+        Tested less and less often.
+        """
         if self.probations[newcomer].accepted.bit_count() > 1:  # at the 1st, 2nd, 4th, 8th … batch
             return False
         gained = sum(
@@ -176,7 +179,7 @@ class Organisation:
         return gained > lost
 
     def _steals(self, newcomer: int, owner: int) -> bool:
-        """Would any batch of the owner's replay be sent to the newcomer?"""
+        """Return whether any batch of the owner's replay would be routed to the newcomer."""
         routes = self.tree.select(
             lambda ids, places: np.array(
                 [[self.replays.batch_score(expert, owner, int(place)) for place in places] for expert in ids]
@@ -193,7 +196,7 @@ def promote_lca(
     coverage: float,
     steals: Callable[[int, int], bool],
 ) -> int:
-    """Expert promotion in HGE (Algorithm 3): as deep in the tree as the newcomer's batches agree.
+    """Expert promotion in HGE (Algorithm 3): insert below the last node that the paths of its batches share.
 
     >>> tree = Tree()
     >>> first, second = tree.add(0), tree.add(1)
@@ -217,7 +220,7 @@ def promote_lca(
 
 
 def frequent_paths(paths: Counter[Path], coverage: float) -> list[Path]:
-    """Keep the most frequent paths until they make up more than `coverage` of all.
+    """Return the most frequent paths that together cover more than `coverage` of the batches.
 
     >>> frequent_paths(Counter({(1, 2): 70, (1, 3): 29, (4,): 1}), 0.98)
     [(1, 2), (1, 3)]

@@ -1,7 +1,7 @@
-"""HGE beyond the paper: everybody's sketch says which few experts are worth asking. Numbers only.
+"""HGE beyond the paper: cheap sketches of all experts select the few experts to query. No tensors here.
 
-A sketch costs next to nothing, so all of them are looked at; the costly score, or the experts' networks, are asked of
-the best few only. How many is what the replay says: as few as keep nearly all remembered groups with their own expert.
+Sketches cost next to nothing, so they are computed for all experts; the costly score, or the experts' networks, only
+for the best few. Their number is the smallest for which the shortlists of nearly all replay groups include the owner.
 """
 
 from __future__ import annotations
@@ -18,52 +18,52 @@ from hge.core.events import Emit, ShortlistSet
 from hge.gating.tree import FloatArray, IntArray
 
 KEPT = 0.995
-"""Share of the remembered groups whose own expert must be on their shortlist."""
+"""Share of the replay groups whose owner must be on their shortlist."""
 GROWTH = 1.25
-"""The lengths are set anew when there is another expert, or so many times as many batches have been learned."""
+"""The lengths are recomputed for each new expert, and when the number of batches trained has grown by this factor."""
 MOST_BATCHES = 256
-"""Remembered batches that are looked at for it."""
+"""Maximum number of replay batches from which the lengths are computed."""
 ENOUGH = 5
-"""Of so many batches of an expert, one may be left out."""
+"""Number of replay batches of an expert from which on the worst is left out."""
 
 
 STATE = ("batch", "row", "batch_rows", "experts_at_fit", "trained_at_fit")
 
 
 class Remembered(Protocol):
-    """What a shortlist may know of the experts' replay."""
+    """The shortlist's view of the experts' replay."""
 
     def size(self, owner: int) -> int:
         """Return the number of batches in the owner's replay."""
 
     def sketches(self, experts: int, owner: int, place: int) -> tuple[FloatArray, FloatArray]:
-        """Return the first experts' sketches of a remembered batch: [experts] as a whole, [experts, rows] by rows."""
+        """Return the first experts' sketches of a replay batch: [experts] as a whole, [experts, rows] by rows."""
 
 
 @dataclass
 class Shortlist:
-    """How many experts are asked about a batch, and about a single row; 0: all of them."""
+    """The number of experts queried for a batch, and for a single row; 0: all of them."""
 
     replays: Remembered
     emit: Emit
     batch: int = 0
     row: int = 0
     batch_rows: int = 1
-    """Rows of a remembered batch; half as many are still taken for a batch."""
+    """Rows of the largest replay batch; a group of more than half as many is treated as a batch."""
     experts_at_fit: int = 0
     trained_at_fit: int = 0
 
     def length(self, rows: int, experts: int) -> int:
-        """Return how many of the experts are asked about a group of so many rows.
+        """Return the number of experts queried for a group of `rows` rows.
 
-        All, if it would be more than half of them: what little is saved costs more in accuracy
-        (cif100-20, single samples: 45.8 with 18 of 20 asked, 49.7 with all).
+        All, if it would be more than half of them: the small saving is not worth the loss in accuracy
+        (cif100-20, single samples: 45.8 with 18 of 20 queried, 49.7 with all).
         """
         length = self.batch if 2 * rows > self.batch_rows else self.row
         return length if 0 < 2 * length <= experts else experts
 
     def choose(self, sketches: FloatArray, rows: int) -> npt.NDArray[np.bool_]:
-        """Return [experts, groups]: who is asked about groups of so many rows, by everybody's sketches of them.
+        """Return [experts, groups]: whether an expert is queried, by the sketches of groups of `rows` rows each.
 
         >>> both = Shortlist(None, lambda event: None, batch=1, row=2, batch_rows=32)  # type: ignore[arg-type]
         >>> sketches = np.array([[1.0, 7.0], [2.0, 6.0], [3.0, 5.0]])
@@ -81,30 +81,30 @@ class Shortlist:
         return chosen
 
     def due(self, experts: int, trained: int) -> bool:
-        """Say whether the lengths should be set anew."""
+        """Return whether the lengths should be recomputed."""
         return experts > 1 and (experts != self.experts_at_fit or trained >= GROWTH * self.trained_at_fit)
 
     def quiet(self, experts: int, trained: int) -> int:
-        """Return on how many batches an expert can be trained before the lengths are due."""
+        """Return the number of batches that can be trained before the lengths are due."""
         if experts < 2:
             return trained + 2  # nothing to choose from
-        # Less one, and one more: the last of them may bring an outlier's training with it.
+        # Minus one, and one more because the last batch may also trigger the training on an outlier.
         return max(0, int(GROWTH * self.trained_at_fit) - trained - 2)
 
     def after_batch(self, step: int, experts: int, trained: int) -> None:
-        """Set the lengths anew if they are due."""
+        """Recompute the lengths if they are due."""
         if self.due(experts, trained):
             self.fit(step, experts, trained)
 
     def fit(self, step: int, experts: int, trained: int) -> None:
-        """Set the lengths by what the experts remember."""
+        """Compute the lengths from the experts' replay."""
         batches, rows = [], []
         owners = range(0, experts, ceil(experts / MOST_BATCHES))
         for owner in owners:
             size = self.replays.size(owner)
             places = range(0, size, ceil(size / max(1, MOST_BATCHES // len(owners))) or 1)
             found = [self._ranks(experts, owner, place) for place in places]
-            if len(found) >= ENOUGH:  # the worst may have come with a switch, and be another's
+            if len(found) >= ENOUGH:  # the worst may be another task's, from just after a switch
                 found.pop(max(range(len(found)), key=lambda place: found[place][0]))
             batches += [np.array([whole]) for whole, _ in found]
             rows += [single for _, single in found]
@@ -113,23 +113,23 @@ class Shortlist:
         self.emit(ShortlistSet(step, experts, self.batch, self.row))
 
     def state(self) -> dict[str, int]:
-        """Return what must be kept."""
+        """Return the state as JSON values."""
         return {name: getattr(self, name) for name in STATE}
 
     def load_state(self, facts: Mapping[str, int]) -> None:
-        """Become what `state` returned."""
+        """Restore what `state` returned."""
         for name in STATE:
             setattr(self, name, facts[name])
 
     def _ranks(self, experts: int, owner: int, place: int) -> tuple[int, IntArray]:
-        """Return the owner's rank for a remembered batch as a whole, and for its rows."""
+        """Return the owner's rank for a replay batch as a whole, and for its rows."""
         whole, single = self.replays.sketches(experts, owner, place)
         self.batch_rows = max(self.batch_rows, single.shape[1])
         return int(rank(whole[:, None], owner)[0]), rank(single, owner)
 
 
 def rank(sketches: FloatArray, owner: int) -> IntArray:
-    """Return [groups]: how many experts have a better sketch of a group than its owner.
+    """Return [groups]: the number of experts with a better sketch of a group than its owner's.
 
     >>> rank(np.array([[1.0, 7.0], [2.0, 6.0], [3.0, 5.0]]), owner=1).tolist()
     [1, 1]
@@ -139,7 +139,7 @@ def rank(sketches: FloatArray, owner: int) -> IntArray:
 
 
 def shortest(ranks: IntArray, kept: float = KEPT) -> int:
-    """Return how many experts must be asked so that this share of the groups meet their own.
+    """Return the number of experts to query so that the share `kept` of the groups have their owner among them.
 
     >>> shortest(np.array([0] * 998 + [1, 7])), shortest(np.array([0, 0, 3]))
     (1, 4)

@@ -1,4 +1,4 @@
-"""Section 3.1, detecting task switches: the loss bound, the recent buffer R, and the Z-test. Numbers only."""
+"""Section 3.1, detecting task switches: the loss bound, the recent buffer R, and the Z-test. No tensors here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MANY = 1_000_000
 
 @dataclass
 class LossStats:
-    """EWMA of an expert's training loss and of its deviation; together they bound the losses to expect.
+    """EWMA of an expert's training loss and of its deviation; together they bound the expected losses.
 
     >>> stats = LossStats(alpha=0.9)
     >>> for loss in (2.0, 1.0, 1.0):
@@ -32,13 +32,13 @@ class LossStats:
 
     alpha: float = 0.9
     signed: bool = False
-    """The paper's formula to the letter, L_n - μ, which runs away when the loss falls (docs/paper.md, reading 2)."""
+    """The paper's formula as written, L_n - μ, which diverges when the loss falls (docs/paper.md, reading 2)."""
     count: int = 0
     mean: float = 0.0
     deviation: float = 0.0
 
     def update(self, loss: float) -> None:
-        """Take in the loss of a batch on which the expert was trained."""
+        """Update with the loss of a batch on which the expert was trained."""
         self.count += 1
         if self.count == 1:
             self.mean = loss
@@ -49,30 +49,30 @@ class LossStats:
         self.mean += weight * step
 
     def bound(self, epsilon: float) -> float:
-        """μ + εσ: the highest loss that is still expected. There is none before two losses."""
+        """μ + εσ: the highest loss that is still expected; infinite before two losses."""
         return self.mean + epsilon * self.deviation if self.count >= 2 else inf
 
 
 @dataclass
 class RecentEntry(Generic[T]):
-    """A batch in R, and what became of it so far."""
+    """A batch in R and its status."""
 
     step: int
     batch: T
     expert: int | None = None
     """The expert that was trained on it; None while it is set aside."""
     refused_by: int | None = None
-    """The gate's choice, if that one refused it."""
+    """The gate's choice, if that expert refused the batch."""
 
     @property
     def high_loss(self) -> bool:
-        """Set aside, because nobody accepted it."""
+        """Whether it is set aside because no expert accepted it."""
         return self.expert is None
 
 
 @dataclass
 class RecentBuffer(Generic[T]):
-    """R, the most recent batches in order of arrival; those of high loss wait in it for a verdict.
+    """R, the most recent batches in order of arrival; those of high loss are pending.
 
     >>> recent = RecentBuffer[str](capacity=2)
     >>> recent.append(RecentEntry(0, "a", expert=5)); recent.append(RecentEntry(1, "b"))
@@ -83,7 +83,7 @@ class RecentBuffer(Generic[T]):
     capacity: int
     entries: deque[RecentEntry[T]] = field(default_factory=deque)
     previous_expert: int = 0
-    """The expert that was trained on the batch before the oldest one in R."""
+    """The expert that was trained on the batch just before the oldest one in R."""
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -93,22 +93,22 @@ class RecentBuffer(Generic[T]):
 
     @property
     def full(self) -> bool:
-        """As many batches as it can hold."""
+        """Whether it is at capacity."""
         return len(self.entries) >= self.capacity
 
     @property
     def all_high_loss(self) -> bool:
-        """Every batch in it was set aside: the loss is high and stays high."""
+        """Whether every batch in it was set aside: the loss is persistently high."""
         return all(entry.high_loss for entry in self.entries)
 
     @property
     def calm(self) -> bool:
-        """No two of high loss in a row at its end: nothing looks like a switch."""
+        """Whether there is no sign of a switch: the last two batches are not both of high loss."""
         return not (len(self.entries) >= 2 and self.entries[-1].high_loss and self.entries[-2].high_loss)
 
     @property
     def until_outlier(self) -> int:
-        """Batches to append until one of high loss is the oldest and R is full; many if there is none."""
+        """Batches to append until R is full and its oldest is one of high loss; at least `MANY` if there is none."""
         outlier = next((i for i, entry in enumerate(self.entries) if entry.high_loss), MANY)
         return self.capacity - len(self.entries) + outlier
 
@@ -122,24 +122,24 @@ class RecentBuffer(Generic[T]):
         self.entries.append(entry)
 
     def popleft(self) -> RecentEntry[T]:
-        """Take out the oldest batch, which must have found its expert."""
+        """Remove the oldest batch, on which an expert must have been trained."""
         entry = self.entries.popleft()
         assert entry.expert is not None, "a batch leaves R only after an expert was trained on it"
         self.previous_expert = entry.expert
         return entry
 
     def clear(self) -> None:
-        """Let every batch go; each must have found its expert."""
+        """Remove all batches; an expert must have been trained on each."""
         while self.entries:
             self.popleft()
 
     def whole_batch(self) -> WholeBatch:
-        """Be as before if the block is interrupted: a batch that was only begun must not stay in R for ever."""
+        """Restore R if the block is interrupted: a partly processed batch must not stay in it for ever."""
         return WholeBatch(self)
 
 
 class WholeBatch:
-    """Puts R back if its block raises; not a generator, since every batch goes through it."""
+    """Restores R if its block raises; a class, since a generator would be slower and this runs for every batch."""
 
     def __init__(self, recent: RecentBuffer[Any]) -> None:
         self.recent = recent
@@ -154,7 +154,7 @@ class WholeBatch:
 
 
 def z_score(replay_losses: Sequence[float], recent_losses: Sequence[float]) -> float:
-    """ZS = |μ₂ - μ₁| / (σ/√n): how far the recent losses lie from those of the expert's own replay.
+    """ZS = |μ₂ - μ₁| / (σ/√n): distance of the recent losses from those of the expert's own replay.
 
     >>> z_score([1.0, 3.0, 1.0, 3.0], [12.0, 14.0])  # |13 - 2| / (1/√4)
     22.0
@@ -165,9 +165,9 @@ def z_score(replay_losses: Sequence[float], recent_losses: Sequence[float]) -> f
 
 
 def robust_z_score(replay_losses: Sequence[float], recent_losses: Sequence[float]) -> float:
-    """ZS with the median of the replay, and its spread about that: a stray batch in it would hide every difference.
+    """ZS with the median of the replay and the spread about it: a stray batch in the replay would hide any difference.
 
-    The recent losses keep their mean, which some of another task must move.
+    The mean is still used for the recent losses, since a few batches of another task must be able to move it.
 
     >>> replay, recent = [1.0, 1.1, 1.2, 1.1, 1.0, 14.0], [13.0, 14.0, 15.0]
     >>> z_score(replay, recent) < 20 < robust_z_score(replay, recent)
@@ -181,6 +181,6 @@ def _distance(replay: Sequence[float], recent: Sequence[float], middle: Statisti
     if n < 2:
         return 0.0
     if not np.isfinite([*replay, *recent]).all():
-        return inf  # an expert that gives no number on what it remembers cannot claim the batches
+        return inf  # an expert without finite losses on its own replay cannot claim the batches
     sigma = max(float(spread(replay)), 1e-8)
     return abs(float(np.mean(recent)) - float(middle(replay))) / (sigma / sqrt(n))

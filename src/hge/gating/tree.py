@@ -1,4 +1,4 @@
-"""The gate: a tree of expert ids, and the way of a batch or a sample through it. Sees numbers, not tensors."""
+"""The gate: a tree of expert ids, and the routing of batches or samples through it. No tensors here."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ROOT = 0
 
 @dataclass(frozen=True)
 class Routes:
-    """Where each group ended, and what it took to get there."""
+    """The expert chosen for each group, and the scores computed to find it."""
 
     expert: IntArray
     """[groups] the chosen expert."""
     node: IntArray
-    """[groups] the node it was found at; `Tree.path` leads there."""
+    """[groups] the node of the chosen expert; `Tree.path` returns the path to it."""
     scores: FloatArray
-    """[experts, groups] the scores that were computed, inf where an expert was not asked."""
+    """[experts, groups] the computed scores; inf where an expert was not queried."""
 
     @property
     def queried(self) -> IntArray:
@@ -39,7 +39,7 @@ class Routes:
 
 @dataclass(frozen=True)
 class Node:
-    """A place in the tree. An expert may stand in several places."""
+    """A node of the tree. An expert may have several nodes."""
 
     expert: int
     parent: int
@@ -47,7 +47,7 @@ class Node:
 
 @dataclass
 class Tree:
-    """The promoted experts. GE's is flat: every expert stands right under the root.
+    """The promoted experts. GE's tree is flat: every expert is a child of the root.
 
     >>> tree = Tree()
     >>> first, second = tree.add(0), tree.add(1)
@@ -65,24 +65,24 @@ class Tree:
 
     @property
     def owners(self) -> IntArray:
-        """[nodes] Each node's expert; -1 at the root. Kept: with many experts, making it takes longer than a search."""
+        """[nodes] Expert of each node; -1 at the root. Cached, since building it can take longer than a search."""
         if len(self._owners) != len(self.nodes):
             self._owners = np.array([node.expert for node in self.nodes], dtype=np.int64)
         return self._owners
 
     def _children_of(self, node: int) -> IntArray:
-        """Return a node's children as an array, which is kept for the same reason."""
+        """Return a node's children as an array, cached for the same reason."""
         if len(self._arrays.get(node, ())) != len(self.children[node]):
             self._arrays[node] = np.array(self.children[node], dtype=np.int64)
         return self._arrays[node]
 
     @property
     def experts(self) -> list[int]:
-        """The distinct experts that stand in it, in order of their first place."""
+        """The distinct experts in the tree, in order of their first node."""
         return list(dict.fromkeys(node.expert for node in self.nodes[1:]))
 
     def add(self, expert: int, parent: int = ROOT) -> int:
-        """Place `expert` under a node, after those already there, and return its new node."""
+        """Add `expert` as the last child of `parent`, and return its new node."""
         node = len(self.nodes)
         self.nodes.append(Node(expert, parent))
         self.children.append([])
@@ -103,14 +103,14 @@ class Tree:
 
     @classmethod
     def from_json(cls, nodes: list[list[int]]) -> Tree:
-        """Read a tree that `as_json` gave."""
+        """Read a tree written by `as_json`."""
         tree = cls()
         for expert, parent in nodes[1:]:
             tree.add(expert, parent)
         return tree
 
     def reached(self, ends: IntArray) -> FloatArray:
-        """Return, for each node, the percentage of groups that ended at or below it."""
+        """Return, for each node, the percentage of groups routed to it or to a node below it."""
         counts = np.bincount(ends[ends > ROOT], minlength=len(self.nodes)).astype(np.float64)
         for node in range(len(self.nodes) - 1, ROOT, -1):  # children come after their parents
             counts[self.nodes[node].parent] += counts[node]
@@ -126,7 +126,7 @@ class Tree:
     def select(self, score: ScoreExperts, groups: int) -> Routes:
         """HGE_forward (Algorithm 2): from the root, follow the best child while it improves.
 
-        All groups walk at once; the loop is over the nodes they stand at. Each expert is asked once.
+        All groups descend at once; the loop is over the nodes they have reached. Each expert is queried once.
         """
         answers = _Answers(score, 1 + int(self.owners.max()), groups)
         best, node = np.full(groups, np.inf), np.full(groups, ROOT)
@@ -147,9 +147,9 @@ class Tree:
         return self._routes(node, answers)
 
     def way_to(self, node: int) -> tuple[list[tuple[int, int]], int]:
-        """Return what is enough for `select` to end at `node` again, and how many experts it asks on the way.
+        """Return sufficient conditions for `select` to end at `node`, and the number of experts it then queries.
 
-        The first is a list of (expert, other): the expert's score must be below that of the other.
+        The conditions are a list of (expert, other): the expert's score must be below that of the other.
 
         >>> tree = Tree()
         >>> first, second = tree.add(0), tree.add(1)
@@ -158,7 +158,7 @@ class Tree:
         """
         below: list[tuple[int, int]] = []
         asked: set[int] = set()
-        for here, there in pairwise((ROOT, *self.path(node), node)):  # at the end it stays where it is
+        for here, there in pairwise((ROOT, *self.path(node), node)):  # the last step stays at the node
             chosen = self.nodes[there].expert
             rivals = [self.nodes[child].expert for child in self.children[here]]
             asked.update(rivals)
@@ -172,7 +172,7 @@ class Tree:
 
 
 class _Answers:
-    """What the experts answered so far: each is asked once about a group, however many places it stands in."""
+    """Cache of the scores computed so far: an expert scores a group once, however many nodes it has."""
 
     def __init__(self, score: ScoreExperts, experts: int, groups: int) -> None:
         self._score = score

@@ -1,8 +1,8 @@
-"""Checkpoints on disk: safetensors and JSON, never pickle. A torn or tampered one is told, and the one before used.
+"""Checkpoints on disk: safetensors and JSON, never pickle. A corrupt one is reported and the previous one used.
 
-A folder of checkpoints holds a manifest for each (`checkpoint-STEPS.json`) and the files that manifests name. An expert
-that was not trained since the last checkpoint keeps its file; two manifests then name the same one. Everything is
-written under a temporary name, flushed to the disk and renamed: a manifest is there only when all its files are.
+A folder of checkpoints holds one manifest per checkpoint (`checkpoint-STEPS.json`) and the files named in manifests. An
+expert not trained since the last checkpoint keeps its file, so two manifests may name the same one. Every file is
+written under a temporary name, flushed to disk and renamed: a manifest exists only if all its files do.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from torch import Tensor
 from hge.learning.state import Snapshot
 
 SCHEMA = 4
-"""3: sketches instead of subspaces; 4: every part's state by itself (CHANGELOG.md)."""
+"""3: sketches instead of subspaces; 4: the state of each component stored separately (CHANGELOG.md)."""
 KEEP = 2
-"""Checkpoints that are kept."""
+"""Number of checkpoints kept."""
 
 
 class CheckpointError(ValueError):
@@ -35,15 +35,15 @@ class CheckpointError(ValueError):
 
 @dataclass
 class Checkpoints:
-    """Writes one learner's checkpoints into a folder, and remembers which experts need not be written again."""
+    """Writes one learner's checkpoints into a folder, skipping experts that have not changed since the last one."""
 
     folder: Path
     keep: int = KEEP
     _written: dict[int, tuple[Any, dict[str, Any]]] = field(default_factory=dict)
-    """expert -> batches on which it had been trained, and its file. Only what this object wrote itself is trusted."""
+    """expert -> number of batches it was trained on, and its file. Only files written by this object are trusted."""
 
     def write(self, snapshot: Snapshot, facts: Mapping[str, Any]) -> Path:
-        """Write a checkpoint and what else must be known to go on (`facts`, JSON values); return its manifest."""
+        """Write a checkpoint and the extra state needed to resume (`facts`, JSON values); return its manifest."""
         self.folder.mkdir(parents=True, exist_ok=True)
         files = {"state": _write_tensors(self.folder, "state", snapshot.tensors)}
         for number, (tensors, fact) in enumerate(zip(snapshot.experts, snapshot.facts["experts"], strict=True)):
@@ -60,19 +60,19 @@ class Checkpoints:
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Say whether a checkpoint was ever finished there."""
+    """Return whether the folder holds a complete checkpoint."""
     return bool(_manifests(folder))
 
 
 def forget_checkpoints(folder: Path) -> None:
-    """Delete all checkpoints; cut off in the middle, none is left that lacks a file."""
+    """Delete all checkpoints, manifests first: if interrupted, no manifest with missing files remains."""
     for manifest in _manifests(folder):
         manifest.unlink()
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def read_checkpoint(folder: Path) -> tuple[Snapshot, dict[str, Any]]:
-    """Return the newest checkpoint that is whole, with a warning for every newer one that is not."""
+    """Return the newest intact checkpoint, with a warning for every newer one that is corrupt."""
     manifests = _manifests(folder)
     if not manifests:
         raise CheckpointError(f"{folder}: no checkpoint here")
@@ -129,7 +129,7 @@ def _read_tensors(folder: Path, entry: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _write_tensors(folder: Path, stem: str, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Write under a name that tells the content, so that no file which an older manifest names is ever changed."""
+    """Write under a name derived from the content, so that files named by older manifests never change."""
     content = save(dict(tensors))
     digest = _digest(content)
     name = f"{stem}-{digest[:16]}.safetensors"
@@ -138,7 +138,7 @@ def _write_tensors(folder: Path, stem: str, tensors: Mapping[str, Tensor]) -> di
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write all or nothing, whatever happens meanwhile."""
+    """Write atomically: after a crash the file is either complete or unchanged."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -147,7 +147,7 @@ def _write(path: Path, content: bytes) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError:
-        temporary.unlink(missing_ok=True)  # where the disk is full, its room is needed
+        temporary.unlink(missing_ok=True)  # free the space if the disk is full
         raise
     directory = os.open(path.parent, os.O_RDONLY)
     try:
@@ -158,7 +158,7 @@ def _write(path: Path, content: bytes) -> None:
 
 def _forget_older(folder: Path, keep: int, newest: Path) -> None:
     """Delete older checkpoints, and files that no manifest names."""
-    # What has more steps than the newest is of a life that was given up.
+    # A checkpoint with more steps than the newest belongs to an abandoned run.
     kept = [newest, *(path for path in _manifests(folder) if _steps(path) < _steps(newest))][:keep]
     for manifest in set(_manifests(folder)) - set(kept):
         manifest.unlink()
@@ -167,14 +167,14 @@ def _forget_older(folder: Path, keep: int, newest: Path) -> None:
         try:
             needed |= {entry["file"] for entry in _read_manifest(manifest)["files"].values()}
         except CheckpointError:
-            return  # who knows what it names
+            return  # the files it names are unknown, so delete none
     for file in (*folder.glob("*.safetensors"), *folder.glob(".*.tmp")):
         if file.name not in needed:
             file.unlink()
 
 
 def _manifests(folder: Path) -> list[Path]:
-    """Return the manifests, the newest first."""
+    """Return the manifests, newest first."""
     found = [path for path in folder.glob("checkpoint-*.json") if path.stem.rpartition("-")[2].isdecimal()]
     return sorted(found, key=_steps, reverse=True)
 

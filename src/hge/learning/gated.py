@@ -1,4 +1,4 @@
-"""GE and HGE as methods that a runner can build; which of them, the settings say."""
+"""Builder of GE and HGE for the runner; `LearnerConfig.organisation` selects between them."""
 
 from __future__ import annotations
 

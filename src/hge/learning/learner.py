@@ -1,4 +1,4 @@
-"""ALGORITHM 1: Gated Experts. Reads beside the paper's pseudocode; docs/paper.md lists every deviation."""
+"""ALGORITHM 1: Gated Experts. Follows the paper's pseudocode; docs/paper.md lists every deviation."""
 
 from __future__ import annotations
 
@@ -31,36 +31,33 @@ from hge.learning.state import Snapshot, restore, take
 from hge.learning.upkeep import Upkeep
 
 Trained = tuple[tuple[int, int], ...]
-"""(step of a batch, expert) of each training."""
+"""(step of the batch, expert) for each training update."""
 
 
 class Learner:
-    """Learns a stream of batches, growing an expert when the data change. Task boundaries are not given."""
+    """Learns a stream of batches and adds an expert when the data change. Task boundaries are not given."""
 
     def __init__(self, config: LearnerConfig, pool: ExpertPool, keys: Keys, emit: Emit) -> None:
-        self.config = config
-        self.pool = pool
-        self.keys = keys
-        self.emit = emit
+        self.config, self.pool, self.keys, self.emit = config, pool, keys, emit
         self.experts: list[Expert] = []
         self.recent: RecentBuffer[Batch] = RecentBuffer(config.recent_capacity)
         """R."""
         self.steps = 0
         self.last_used = 0
         self.last_node = ROOT
-        """Where in the tree the gate ended last."""
+        """Tree node of the gate's last choice."""
         self.guard = Guard(pool, emit)
-        """Keeps the last good weights of the expert in training."""
+        """Keeps the last finite state of the expert in training."""
         self.evaluations = Counter[str]()
-        """Scores of a batch by an expert that were computed so far, by purpose."""
+        """Number of batch scores computed so far, by purpose."""
         self.new_expert()
         self.replays = ScoredReplays(pool, self.experts, self.evaluations)
         costly = pool.scores_are_costly
         shortlisted = config.organisation == "tree" and (costly or config.joint)
         self.shortlist = Shortlist(self.replays, emit) if shortlisted else None
-        """Which experts are asked for costly scores, or for the evidence of the joint score."""
+        """Selects the experts that compute costly scores, or the evidence for the joint score."""
         self.calibration = Calibration(pool, self.experts) if config.joint else None
-        """Keeps the joint score, which answers; training goes by the experts' own scores."""
+        """Fits the joint score, used at prediction; training uses the experts' own scores."""
         self.organisation = Organisation.of(config, self.replays, emit, self.shortlist if costly else None)
         """E and E_new."""
         self.upkeeps: list[Upkeep] = [upkeep for upkeep in (self.shortlist, self.calibration) if upkeep is not None]
@@ -77,11 +74,11 @@ class Learner:
         return self.organisation.newcomers
 
     def learn_all(self, batches: Iterable[Batch]) -> Iterator[Step]:
-        """Learn the batches in order; the same as `learn` for each, but in runs that the pool can do fast."""
+        """Learn the batches in order; equivalent to `learn` on each, but in runs that the pool executes fast."""
         return learn_in_runs(self, batches)
 
     def learn(self, batch: Batch) -> Step:
-        """Learn one batch of the stream, and return what became of it."""
+        """Learn one batch of the stream and return the outcome."""
         entry = RecentEntry(self.steps, batch.to(self.pool.device))
         with self.recent.whole_batch():
             taken, queried, trained = self._ge(entry)
@@ -91,25 +88,25 @@ class Learner:
         return Step(entry.step, taken.expert.id, taken.loss, taken.bound, not taken.accepts, queried, trained)
 
     def end_stream(self) -> None:
-        """Nothing more is known to come: let the joint score, if there is one, take in what was learned last."""
+        """End the stream: finish deferred score updates, and refit the joint score if there is one."""
         self.pool.settle()
         if self.calibration is not None:
             self.calibration.fit()
 
     def answers(self) -> Answers:
-        """Return what answers test rows."""
+        """Return an object that predicts test rows."""
         return Answerer(self)
 
     def take(self) -> Snapshot:
-        """Copy the state; not in the middle of `learn_all`."""
+        """Copy the state; must not be called while `learn_all` is running."""
         return take(self)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Load a state that `take` returned; raise a ValueError if it does not fit."""
+        """Load a state returned by `take`; raise a ValueError if it does not fit."""
         restore(self, snapshot)
 
     def _ge(self, entry: RecentEntry[Batch]) -> tuple[Look, int, Trained]:
-        """GE (Algorithm 1); return the expert that took the batch or, if none did, the one that refused it."""
+        """GE (Algorithm 1); return the expert that accepted the batch or, if none did, the one that rejected it."""
         self.recent.append(entry)
         trained: Trained = ()
         taken = best = self._forward(entry)
@@ -136,7 +133,7 @@ class Learner:
         return taken, best.queried, trained
 
     def process_outlier(self) -> Trained:
-        """The second part of Algorithm 1: R is full. If its oldest batch is of high loss still, it was an outlier."""
+        """Second part of Algorithm 1, when R is full: if its oldest batch is still high-loss, it was an outlier."""
         last = self.recent.oldest
         trained: Trained = ()
         if last.high_loss:
@@ -147,7 +144,7 @@ class Learner:
         return trained
 
     def _review(self) -> Trained:
-        """The last part of Algorithm 1: the loss stays high. Another task, or has training become unstable?"""
+        """Last part of Algorithm 1: decide whether a persistently high loss is a new task or unstable training."""
         entries, expert = list(self.recent), None
         if self.config.review:
             best, last = (self.experts[e] for e in (self._gate(entries[0])[0].expert[0], self.recent.previous_expert))
@@ -171,12 +168,12 @@ class Learner:
         return trained
 
     def _reclaim(self, expert: Expert, entries: list[RecentEntry[Batch]]) -> Trained | None:
-        """The expert in use learns what it accepts of R's front and was never offered: the gate was wrong.
+        """Train the last-used expert on batches at the front of R that it accepts but the gate sent elsewhere.
 
-        R stays as it is: the rest goes on waiting, as outliers or as the beginning of another task.
+        R is unchanged: the remaining batches are outliers or the beginning of another task.
         """
         if self.config.sticky or expert.id in self.newcomers:
-            return None  # it was asked first, each time
+            return None  # every batch in R was already offered to it
         own = [entry.refused_by != expert.id and self._look(expert.id, entry).accepts for entry in entries]
         reclaimed = list(compress(entries[: front(own)], own))
         if not reclaimed:
@@ -186,7 +183,7 @@ class Learner:
         return trained
 
     def _forward(self, entry: RecentEntry[Batch]) -> Look:
-        """GE_forward: the promoted expert with the lowest score; or, if sticky, the last-used one while it accepts."""
+        """GE_forward: the promoted expert with the lowest score or, if sticky, the last-used one while it accepts."""
         last = None
         if self.config.sticky and self.last_used not in self.newcomers:
             last = self._look(self.last_used, entry)
@@ -199,7 +196,7 @@ class Learner:
         return replace(look, score=score, path=path, ask=ask, queried=queried)
 
     def _gate(self, entry: RecentEntry[Batch]) -> tuple[Routes, ScoreExperts]:
-        """Route a batch, as one group, by its mean score; return also who was asked."""
+        """Route a batch as one group, by its mean score; also return the scoring function."""
         x, some = entry.batch.x, self.organisation.shortlist is not None
         score = scorer(self.pool, len(self.experts), x, one_group=True, some=some)
         routes = self.organisation.route(score, sketcher(self.pool, x, one_group=True), 1, rows_per_group=len(x))
@@ -207,18 +204,18 @@ class Learner:
         return routes, score
 
     def _accepting_newcomer(self, entry: RecentEntry[Batch]) -> Look | None:
-        """The newcomer whose bound the loss is within; of several, the one with the lowest loss."""
+        """Return the newcomer with the lowest loss among those whose bound is not exceeded; None if there is none."""
         looks = [self._look(expert, entry) for expert in self.newcomers]
         return min((look for look in looks if look.accepts), key=lambda look: look.loss, default=None)
 
     def _look(self, expert: int, entry: RecentEntry[Batch]) -> Look:
-        """Compare the batch's loss on an expert with the expert's bound; train nobody."""
+        """Compare an expert's loss on the batch with the expert's bound, without training."""
         member = self.experts[expert]
         loss = self.guard.loss(member, entry.batch, entry.step, self.steps)
         return Look(member, loss, member.losses.bound(self.config.epsilon))
 
     def train(self, expert: Expert, entry: RecentEntry[Batch]) -> Trained:
-        """Train on a batch, now or after it waited in R; its loss joins the statistics, the batch the replay."""
+        """Train on a new batch or one from R; add its loss to the statistics and the batch to the replay."""
         self.guard.take(expert, self.steps)
         loss = self.pool.train(expert.id, entry.batch, entry.step)
         entry.expert = expert.id
@@ -228,7 +225,7 @@ class Learner:
         else:
             self.emit(events.UpdateSkipped(self.steps, expert.id, entry.step))
             self.guard.mend(expert, self.steps)
-        # An outlier that waited in R goes to the expert of its own time, which may no longer be in use.
+        # An outlier from R goes to the expert that was in use when it arrived, which may have changed since.
         if entry.step == self.steps and expert.id != self.last_used:
             self.emit(events.ExpertChanged(self.steps, self.last_used, expert.id))
             self.last_used = expert.id
@@ -238,7 +235,7 @@ class Learner:
         return tuple(pair for entry in entries for pair in self.train(expert, entry))
 
     def remember(self, expert: Expert, entry: RecentEntry[Batch], loss: float) -> Trained:
-        """Add a batch on which an expert was trained to its statistics and its replay."""
+        """Add a batch that an expert was trained on to its loss statistics and its replay."""
         expert.losses.update(loss)
         key = self.keys.integer("replay", entry.step, expert.id)
         expert.replay.add(Remembered(entry.step, entry.batch), key)

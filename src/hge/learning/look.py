@@ -1,4 +1,4 @@
-"""The loss of a batch on an expert, held against the expert's bound."""
+"""An expert's loss on a batch, compared with the expert's bound."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ ONE_GROUP = np.zeros(1, np.int64)
 
 @dataclass(frozen=True)
 class Look:
-    """A look at a batch, before anything is trained."""
+    """An expert's loss, bound and score for a batch, before any training."""
 
     expert: Expert
     loss: float
     bound: float
     score: float = nan
-    """The expert's score of the batch, where the gate computed it."""
+    """The expert's score for the batch, if the gate computed it."""
     path: tuple[int, ...] = ()
-    """The expert's path in the tree, where the gate followed it."""
+    """The expert's path in the tree, if the gate was evaluated."""
     ask: ScoreExperts | None = None
-    """Returns other experts' scores of the same batch, where the gate was asked."""
+    """Function that scores the same batch with other experts, if the gate was evaluated."""
     queried: int = 0
-    """Number of experts that the gate asked."""
+    """Number of experts that the gate queried."""
 
     @property
     def accepts(self) -> bool:
-        """The loss is within the expert's bound."""
+        """Whether the loss is within the expert's bound."""
         return self.loss <= self.bound
 
     @property
     def misfit(self) -> float:
-        """The loss, to compare experts by; what is not a number fits worst."""
+        """The loss as a key for ranking experts; infinite if the loss is not finite."""
         return self.loss if isfinite(self.loss) else inf
 
     def scores_above(self, other: int) -> bool:
-        """Compare with another expert's score of the same batch; needs a look that the gate led to."""
+        """Return whether the score is above another expert's for the same batch; requires `ask` and `score`."""
         assert self.ask is not None
         return bool(self.ask([other], ONE_GROUP)[0, 0] < self.score)

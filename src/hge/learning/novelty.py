@@ -1,4 +1,4 @@
-"""Does any expert fit? A score that is high for rows unlike all that was learned."""
+"""Novelty score: high for rows that are unlike everything learned so far."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hge.gating.tree import FloatArray, IntArray
 
 
 def surprise(scores: FloatArray, chosen: IntArray, usual: Mapping[int, FloatArray]) -> FloatArray:
-    """Return [rows]: by how many spreads the chosen expert's score exceeds what is usual on its replay.
+    """Return [rows]: excess of the chosen expert's score over its mean on the replay, in standard deviations.
 
     >>> surprise(np.array([3.0, 7.0]), np.array([0, 1]), {0: np.array([0.0, 2.0]), 1: np.array([4.0, 8.0])})
     array([2. , 0.5])
@@ -22,11 +22,11 @@ def surprise(scores: FloatArray, chosen: IntArray, usual: Mapping[int, FloatArra
 
 
 def unknown(surprise: FloatArray, doubt: FloatArray, usual_doubt: float) -> FloatArray:
-    """Return [rows]: how little a row is like anything that was learned; higher is stranger.
+    """Return [rows]: novelty of each row; higher means less like anything learned.
 
-    `surprise`: by how many spreads the chosen expert's score exceeds what is usual on its replay. It tells rows of
-    another kind. `doubt`: -log P(chosen expert). It tells rows between the experts. Neither is enough by itself
-    (results/choices/joint_prototype.json), and a row that fits better than usual is not more known for it.
+    `surprise`: excess of the chosen expert's score over its mean on the replay, in standard deviations; detects rows
+    of a new kind. `doubt`: -log P(chosen expert); detects rows between experts. Neither suffices alone
+    (results/choices/joint_prototype.json). A negative surprise (a better fit than usual) does not lower the novelty.
 
     >>> unknown(np.array([-3.0, 0.0, 6.0]), np.array([0.0, 0.7, 0.0]), usual_doubt=0.7)
     array([0., 1., 6.])

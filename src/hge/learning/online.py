@@ -1,4 +1,4 @@
-"""What every method is to a runner: something that learns a stream of batches, is tested, and can be stopped."""
+"""The interface of methods to the runner: learn a stream of batches, be tested, save and restore the state."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ Routing = Literal["sample", "batch", "window"]
 
 @dataclass(frozen=True)
 class Step:
-    """The outcome of one batch: the trace that reports are drawn from."""
+    """The outcome of one batch; reports are built from these."""
 
     step: int
     expert: int
-    """The expert that was trained on it or, if it was set aside, the one that refused it."""
+    """The expert trained on the batch or, if it was set aside, the one that rejected it."""
     loss: float
     bound: float
     set_aside: bool
     queried: int
     trained: tuple[tuple[int, int], ...]
-    """(step of a batch, expert) for all training of this step, older batches included."""
+    """(step of the batch, expert) for each training update in this step, older batches included."""
 
 
 class OnlineLearner(Protocol):
-    """A method: Gated Experts or a baseline. It sees batches only; task numbers stay with the runner."""
+    """A method: Gated Experts or a baseline. It receives batches only; task ids stay with the runner."""
 
     @property
     def pool(self) -> ExpertPool:
@@ -52,11 +52,11 @@ class OnlineLearner(Protocol):
 
     @property
     def newcomers(self) -> Sized:
-        """Experts on probation, which no result counts as promoted."""
+        """Experts on probation; results do not count them as promoted."""
 
     @property
     def tree(self) -> Tree:
-        """How the promoted experts are organised; a method without a hierarchy has a flat one."""
+        """The tree of the promoted experts; flat for methods without a hierarchy."""
 
     @property
     def evaluations(self) -> Counter[str]:
@@ -65,28 +65,28 @@ class OnlineLearner(Protocol):
     def learn_all(self, batches: Iterable[Batch]) -> Iterator[Step]:
         """Learn the batches in order.
 
-        A few batches may be taken from the iterable before the first of their steps is yielded; the state is that of
-        the last step only once the iterable has ended.
+        Several batches may be drawn from the iterable before the first of their steps is yielded; the state matches the
+        last yielded step only once the iterable is exhausted.
         """
 
     def end_stream(self) -> None:
-        """Finish what was put off: nothing more is known to come."""
+        """Finish deferred work: no more batches will follow."""
 
     def answers(self) -> Answers:
-        """Return what answers test rows."""
+        """Return an object that predicts test rows."""
 
     def take(self) -> Snapshot:
-        """Copy the state; not in the middle of `learn_all`."""
+        """Copy the state; must not be called while `learn_all` is running."""
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Load a state into a learner that has learned nothing yet; raise a ValueError if it does not fit."""
+        """Load a state into an untrained learner; raise a ValueError if it does not fit."""
 
 
 class GivenTasks(OnlineLearner, Protocol):
-    """A method that is given tasks, in training (`Setting.current_task`) and in testing."""
+    """A method that is given task ids, in training (`Setting.current_task`) and in testing."""
 
     def answers_for(self, task: int) -> Answers:
-        """Return what answers test rows of a task."""
+        """Return an object that predicts test rows of a task."""
 
 
 class Answers(Protocol):
@@ -103,23 +103,23 @@ class Answers(Protocol):
         """Return the class probabilities [rows, outputs] of the chosen experts."""
 
     def gate_multiply_adds(self, asked: float, rows: int) -> float:
-        """Count the gate's multiply-adds per row, when so many experts are asked about groups of so many rows."""
+        """Return the gate's multiply-adds per row, if it queries `asked` experts for groups of `rows` rows."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a method is built from."""
+    """Everything a method is built from."""
 
     config: RunConfig
     keys: Keys
     emit: Emit
     outputs: int
-    """Classes of the whole stream."""
+    """Number of classes in the whole stream."""
     build_pool: Callable[[int], ExpertPool]
-    """Number of outputs -> an empty pool of such networks."""
+    """Number of outputs -> an empty pool of networks with that many outputs."""
     current_task: Callable[[], int]
-    """The task of the batch that was drawn last, for methods that are given task boundaries; others get an error."""
+    """Returns the task of the batch drawn last, for methods that are given tasks; raises an error for others."""
 
     def pool(self) -> ExpertPool:
-        """Return an empty pool for experts that know all classes."""
+        """Return an empty pool of experts with an output for every class."""
         return self.build_pool(self.outputs)

@@ -1,4 +1,4 @@
-"""The experts' replay as an organisation may see it: as scores (`promotion.Replays`, `shortlist.Remembered`)."""
+"""Scores of the experts' replay, as an organisation uses them (`promotion.Replays`, `shortlist.Remembered`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hge.gating.tree import FloatArray
 
 @dataclass(frozen=True)
 class ScoredReplays:
-    """Asks a pool's experts about what each of them remembers, and counts how often."""
+    """Scores each expert's replay by a pool's experts, and counts the evaluations."""
 
     pool: ExpertPool
     experts: Sequence[Expert]
@@ -23,7 +23,7 @@ class ScoredReplays:
 
     @property
     def batches_trained(self) -> int:
-        """Batches on which experts were trained, all together."""
+        """Total number of batches that experts were trained on."""
         return sum(expert.batches_trained for expert in self.experts)
 
     def size(self, owner: int) -> int:
@@ -31,12 +31,12 @@ class ScoredReplays:
         return len(self.experts[owner].replay.kept)
 
     def batch_score(self, expert: int, owner: int, place: int) -> float:
-        """Return the expert's score of a batch in the owner's replay, as of one group."""
+        """Return the expert's score for a batch in the owner's replay, scored as one group."""
         self.evaluations["replay"] += 1
         return float(self.pool.batch_scores([expert], self._rows(owner, place))[0])
 
     def sketches(self, experts: int, owner: int, place: int) -> tuple[FloatArray, FloatArray]:
-        """Return the first experts' sketches of a remembered batch: [experts] as a whole, [experts, rows] by rows."""
+        """Return the first experts' sketch scores of a replay batch: [experts] as one group, [experts, rows] by row."""
         self.evaluations["sketches"] += experts
         rows, ids = self._rows(owner, place), range(experts)
         return self.pool.sketches(ids, rows, together=True), self.pool.sketches(ids, rows, together=False)

@@ -1,4 +1,4 @@
-"""Section 3.1: a loss that stays high is either another task, or training that has become unstable."""
+"""Section 3.1: a persistently high loss means either another task or unstable training."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ class Review:
     def if_same_task(
         self, expert: Expert, entries: Sequence[RecentEntry[Batch]], step: int, *, robust: bool
     ) -> Expert | None:
-        """Return the expert, if its losses on R do not differ from those on its replay; emit the figures."""
+        """Return the expert if its losses on R do not differ from those on its replay, else None; emit the figures."""
         replay, recent = (
             [self.pool.loss(expert.id, item.batch, item.step) for item in items]
             for items in (expert.replay.kept, entries)
         )
         test, middle = (robust_z_score, median) if robust else (z_score, fmean)
         z, threshold = test(replay, recent), self.config.review_threshold
-        # Where nothing could be trained on from the very start, there is no replay, which shows no other task.
+        # The replay is empty if no batch could be trained on so far; that is no evidence of another task.
         usual = middle(replay) if replay else nan
         self.emit(LossReviewed(step, expert.id, z, threshold, usual, fmean(recent), new_task=z > threshold))
         return None if z > threshold else expert
 
 
 def front(accepted: Sequence[bool]) -> int:
-    """Return the length of the longest beginning of R of which the expert accepts more than half.
+    """Return the length of the longest prefix of R of which the expert accepts more than half.
 
-    What belongs to it lies at the front, before what another task may have begun with: there one may fit by chance.
+    The expert's own batches precede those of a possible new task, where single batches may be accepted by chance.
 
     >>> front([True, True, False, True, False, False, False, False, True])
     5

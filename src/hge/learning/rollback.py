@@ -1,8 +1,8 @@
-"""The last good weights: an expert whose loss is no longer a number is taken back to them, and the learner goes on.
+"""Rollback: an expert whose loss is no longer finite is restored to its last finite state, and learning continues.
 
-A step is refused where its loss or gradient is not a number (`pool.py`), but weights can leave the range of numbers by
-a step that looked harmless, and sums by many. So the state of the expert in training is copied now and then, each time
-at a moment when its loss is a number. There is one copy: an expert is looked at once more before another is trained.
+A step whose loss or gradient is not finite is rejected (`pool.py`), but weights can overflow in a step with a finite
+loss, and accumulated sums over many steps. So the state of the expert in training is copied periodically, whenever its
+loss is finite at that time. There is only one copy: an expert is checked again before another one is trained.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from hge.experts.replay import Expert
 from hge.gating.switch_detection import LossStats
 
 KEEP_EVERY = 1_000
-"""An expert is copied when it has been trained on twice as many batches as at the last copy, or on so many more."""
+"""An expert is copied when its batch count has doubled, or grown by this many, since the last copy."""
 
 
 @dataclass
 class Kept:
-    """An expert when it was good."""
+    """A copy of an expert's finite state."""
 
     tensors: dict[str, Tensor]
     losses: LossStats
     trained: int
-    """Batches on which it had been trained."""
+    """Number of batches it had been trained on."""
 
 
 class Guard:
-    """Watches over the expert in training."""
+    """Keeps a copy of the expert in training, and rolls the expert back when its state is no longer finite."""
 
     def __init__(self, pool: ExpertPool, emit: Emit) -> None:
         self.pool = pool
         self.emit = emit
         self.expert: Expert | None = None
-        """The one that was trained last."""
+        """The expert trained last."""
         self.kept = Kept({}, LossStats(), 0)
 
     def loss(self, expert: Expert, batch: Batch, step: int, now: int) -> float:
-        """Return the expert's loss on a batch; if that is not a number and the expert is to blame, after a rollback."""
+        """Return the expert's loss on a batch, after a rollback if the expert's state causes a non-finite loss."""
         loss = self.pool.loss(expert.id, batch, step)
         if not isfinite(loss):
             changed = self.mend(expert, now)
@@ -59,7 +59,7 @@ class Guard:
         return self.pool.loss(expert.id, batch, step) if changed else loss
 
     def take(self, expert: Expert, now: int) -> None:
-        """Take an expert in hand that is trained next; the one before it must be good when it is left."""
+        """Guard the expert to be trained next; check the previous one first, and roll it back if needed."""
         if expert is self.expert:
             return
         if self.expert is not None and not _finite(self.pool.state(self.expert.id, on_host=False)):
@@ -70,37 +70,37 @@ class Guard:
         self._copy(expert, self.pool.state(expert.id, on_host=False))
 
     def mend(self, expert: Expert, now: int) -> bool:
-        """Roll the expert back if its loss is no number even on a batch that it remembers; return whether it was."""
+        """Roll the expert back if its loss is not finite on a batch of its replay either; return whether it was."""
         remembered = expert.replay.kept[:1]
         if expert is not self.expert or not remembered:
             return False
         if isfinite(self.pool.loss(expert.id, remembered[0].batch, remembered[0].step)):
-            return False  # then it is the batch that is odd
+            return False  # the batch is at fault, not the expert
         self._roll_back(expert, now)
         return True
 
     def quiet(self, expert: Expert) -> int:
-        """Return on how many batches the expert may be trained before a copy is due."""
+        """Return how many batches the expert may be trained on before a copy is due."""
         if expert is not self.expert:
             return KEEP_EVERY
         due = self.kept.trained + min(max(self.kept.trained, 1), KEEP_EVERY)
         return max(0, due - expert.batches_trained)
 
     def state(self) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
-        """Return what must be kept: facts as JSON values, and tensors."""
+        """Return the state to save: facts as JSON values, and tensors."""
         if self.expert is None:
             return None, {}
         facts = {"expert": self.expert.id, "losses": asdict(self.kept.losses), "trained": self.kept.trained}
         return facts, {name: tensor.cpu().contiguous() for name, tensor in self.kept.tensors.items()}
 
     def load_state(self, expert: Expert, facts: Mapping[str, Any], tensors: dict[str, Tensor]) -> None:
-        """Guard an expert as `state` said; raise a ValueError if the tensors are not such an expert's."""
+        """Restore what `state` returned; raise a ValueError if the tensors do not fit the expert."""
         check_state(tensors, self.pool.state(expert.id))
         self.expert = expert
         self.kept = Kept(tensors, LossStats(**facts["losses"]), facts["trained"])
 
     def _keep(self, expert: Expert, now: int) -> bool:
-        """Copy the expert; or roll it back, where its loss does not show that sums or statistics are no numbers."""
+        """Copy the expert, or roll it back if sums or statistics are not finite although its loss is."""
         state = self.pool.state(expert.id, on_host=False)
         if not _finite(state):
             self._roll_back(expert, now)
@@ -116,13 +116,13 @@ class Guard:
         self.emit(ExpertRolledBack(now, expert.id, undone))
         self.pool.load_state(expert.id, kept.tensors)
         expert.losses = replace(kept.losses)
-        # One more than was undone: it is another expert than a moment ago.
+        # One more than was undone, so that `batches_trained` differs from all earlier states.
         expert.undone += undone + 1
         kept.trained = expert.batches_trained
 
 
 def _finite(tensors: dict[str, Tensor]) -> bool:
-    """Say whether there is nothing but numbers; each device is asked once."""
+    """Return whether all values are finite; synchronises once per device."""
     found = defaultdict(list)
     for tensor in tensors.values():
         if tensor.is_floating_point():

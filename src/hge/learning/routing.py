@@ -1,4 +1,4 @@
-"""Answering: which expert speaks for a row, how surely, and what it says. Reads the learner, never changes it."""
+"""Prediction: the expert of a row, its confidence and its class probabilities. Never modifies the learner."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
     from hge.learning.learner import Learner
 
 ROWS_AT_ONCE = 1024
-"""Rows that are scored in one go; bounds the memory that a large X needs."""
+"""Number of rows scored at once; bounds the memory needed for a large X."""
 
 
 NOT_IN_THE_TREE = -1
-"""Node of a newcomer that answers."""
+"""Node reported for a newcomer, which is not in the tree."""
 
 
 @dataclass
 class Answerer:
-    """Routes rows to experts and asks those for class probabilities."""
+    """Routes rows to experts and returns the experts' class probabilities."""
 
     learner: Learner
     _replay_scores: dict[tuple[int, int], tuple[tuple[int, int], FloatArray]] = field(default_factory=dict)
 
     def route(self, x: Tensor, routing: Routing) -> Routes:
-        """Choose an expert per row, independently of the rows beside it, or one for all rows (`routing="batch"`).
+        """Choose an expert per row, independently of the other rows, or one for all rows (`routing="batch"`).
 
-        `routing="window"` takes the rows as consecutive ones of a stream that seldom changes (`window.py`).
+        `routing="window"` treats the rows as consecutive rows of a stream that seldom changes (`window_routing.py`).
 
-        The gate chooses among the promoted experts. A newcomer then takes over what is its own, judged by how the two
-        experts' scores differ on the replay of either. Without newcomers nothing is changed.
+        The gate chooses among the promoted experts. A newcomer then takes over a row if the difference between its
+        score and the chosen expert's is below a threshold, set from that difference on the replay of both.
         """
         if routing == "window":
             alone = self.route(x, "sample")
@@ -62,7 +62,7 @@ class Answerer:
         return ask(self.learner.pool, x, routes, outputs)
 
     def mixture(self, x: Tensor, outputs: int) -> FloatArray:
-        """Return [rows, outputs]: class probabilities of all experts together; the joint score is needed."""
+        """Return [rows, outputs]: class probabilities of the mixture of all experts; requires the joint score."""
         if self.calibration is None or self.calibration.joint is None:
             raise ValueError("mixture: got a learner without a joint score, expected learner.joint=true")
         joint, device = self.calibration.joint, self.learner.pool.device
@@ -71,7 +71,7 @@ class Answerer:
         return np.concatenate([joint.mixture(evidence, outputs, silent) for evidence in parts])
 
     def unknown(self, x: Tensor) -> FloatArray:
-        """Return [rows]: how little a row is like anything learned, higher is stranger; the joint score is needed."""
+        """Return [rows]: novelty, higher for rows less like anything learned; requires the joint score."""
         if self.calibration is None or self.calibration.joint is None:
             raise ValueError("unknown: got a learner without a joint score, expected learner.joint=true")
         routes, device = self.route(x, "sample"), self.learner.pool.device
@@ -86,12 +86,12 @@ class Answerer:
 
     @property
     def calibration(self) -> Calibration | None:
-        """What keeps the joint score, if there is one and it has been fitted."""
+        """The calibration of the joint score, if there is one and it has been fitted."""
         found = self.learner.calibration
         return None if found is None or found.joint is None else found
 
     def gate_multiply_adds(self, asked: float, rows: int) -> float:
-        """Count what the gate takes per row, when so many experts are asked about groups of so many rows."""
+        """Return the gate's multiply-adds per row, if it queries `asked` experts for groups of `rows` rows."""
         costs, experts = self.learner.pool.costs(), len(self.learner.experts)
         shortlist = self.learner.shortlist is not None
         looked = _gate_cost(costs.sketch, experts, rows) if shortlist else 0.0
@@ -101,10 +101,10 @@ class Answerer:
         return looked + costs.score.once + asked * each
 
     def confidence(self, routes: Routes, routing: Routing) -> FloatArray:
-        """Return [groups]: softmax of the negative scores of all asked experts, in spreads of the chosen one's own.
+        """Return [groups]: softmax of the queried experts' negative scores, in units of the chosen one's spread.
 
-        The spread is that of single rows on the expert's replay, also for a batch. The joint score and that of a window
-        are probabilities already.
+        The spread is the standard deviation of single-row scores on the expert's replay, also for batches. The joint
+        score and the window score are already probabilities.
         """
         chosen = routes.expert
         if self.calibration is not None or routing == "window":
@@ -135,7 +135,7 @@ class Answerer:
         return self._let_newcomers_take_over(routes, scores, newcomers)
 
     def _route_jointly(self, calibration: Calibration, x: Tensor, *, one_group: bool) -> Routes:
-        """Ask all experts, newcomers too, or the shortlist; a group's score is the mean of -log P(expert | row)."""
+        """Query all experts (also newcomers) or the shortlist; a group's score is the mean of -log P(expert | row)."""
         scores = -calibration.log_probabilities(x, self._asked(calibration.known, x, one_group=one_group))
         if one_group:
             scores = scores.mean(axis=1, keepdims=True)
@@ -144,7 +144,7 @@ class Answerer:
         return Routes(*self._places(scores), scores)
 
     def _asked(self, experts: int, x: Tensor, *, one_group: bool) -> npt.NDArray[np.bool_] | None:
-        """Return [experts, rows]: which of the first experts are on the shortlist, if there is one."""
+        """Return [experts, rows]: which of the first experts are on the shortlist; None if there is no shortlist."""
         learner = self.learner
         if learner.shortlist is None:
             return None
@@ -155,13 +155,13 @@ class Answerer:
         return learner.shortlist.choose(sketches, 1)
 
     def _places(self, scores: FloatArray) -> tuple[IntArray, IntArray]:
-        """Return the experts of the lowest scores, and where in the tree they stand."""
+        """Return the experts with the lowest scores, and their tree nodes."""
         expert: IntArray = scores.argmin(axis=0)
         place = {node.expert: number for number, node in reversed(list(enumerate(self.learner.tree.nodes))[1:])}
         return expert, np.array([place.get(int(e), NOT_IN_THE_TREE) for e in expert])
 
     def _let_newcomers_take_over(self, routes: Routes, scores: FloatArray, newcomers: list[int]) -> Routes:
-        """Let each newcomer in turn challenge whoever holds a group."""
+        """Reassign to each newcomer in turn the groups on which it beats the expert chosen so far."""
         holder, node = routes.expert.copy(), routes.node.copy()
         for newcomer in newcomers:
             for held in np.unique(holder):
@@ -172,21 +172,21 @@ class Answerer:
         return Routes(holder, node, scores)
 
     def _threshold(self, newcomer: int, holder: int) -> float:
-        """The difference of the two scores below which a row is the newcomer's.
+        """Return the score difference (newcomer - holder) below which a row goes to the newcomer.
 
-        It lies as many spreads from the usual difference on the newcomer's replay as from that on the holder's.
+        It is equally many standard deviations from the mean difference on the newcomer's replay and on the holder's.
         """
         own, other = (
             self._scores_on_replay(newcomer, owner) - self._scores_on_replay(holder, owner)
             for owner in (newcomer, holder)
         )
         if not own.mean() < other.mean():
-            return -np.inf  # nothing tells the two apart: the holder keeps the row
+            return -np.inf  # the replays do not separate the two: the holder keeps the row
         own_spread, other_spread = (max(float(d.std()), 1e-12) for d in (own, other))
         return float(own.mean() * other_spread + other.mean() * own_spread) / (own_spread + other_spread)
 
     def _scores_on_replay(self, expert: int, owner: int) -> FloatArray:
-        """Return the expert's scores of the rows in the owner's replay, from memory unless either was trained since."""
+        """Return the expert's scores for the rows in the owner's replay; cached until either is trained again."""
         experts, key = self.learner.experts, (expert, owner)
         version = experts[expert].batches_trained, experts[owner].batches_trained
         if key not in self._replay_scores or self._replay_scores[key][0] != version:
@@ -197,7 +197,7 @@ class Answerer:
 
 
 def _gate_cost(cost: Cost, experts: float, rows: int) -> float:
-    """Return multiply-adds per row, for scores of groups of so many rows."""
+    """Return the multiply-adds per row of scoring groups of `rows` rows by `experts` experts."""
     return cost.once + experts * (cost.together / rows if rows > 1 and cost.together else cost.each)
 
 

@@ -1,4 +1,4 @@
-"""The fast way through Algorithm 1: runs of batches that the expert in use accepts, where nothing else happens."""
+"""Fast path through Algorithm 1: runs of batches that the expert in use accepts and nothing else is due."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def learn_in_runs(learner: Learner, batches: Iterable[Batch]) -> Iterator[Step]:
-    """Learn the batches in order: in runs where the pool can do them fast, by `learn` elsewhere; the same outcome."""
+    """Learn the batches in order: in fast runs where possible, by `learn` elsewhere; the outcome is the same."""
     pulled: deque[Batch] = deque()
     stream = (batch.to(learner.pool.device) for batch in batches)
     for batch in stream:
@@ -30,7 +30,7 @@ def learn_in_runs(learner: Learner, batches: Iterable[Batch]) -> Iterator[Step]:
 
 
 def pulling(stream: Iterator[Batch], pulled: deque[Batch]) -> Iterator[Batch]:
-    """Yield the stream's batches, leaving each in `pulled`, too."""
+    """Yield the stream's batches, and append each to `pulled`."""
     for batch in stream:
         pulled.append(batch)
         yield batch
@@ -39,8 +39,8 @@ def pulling(stream: Iterator[Batch], pulled: deque[Batch]) -> Iterator[Batch]:
 def _run(learner: Learner, pulled: deque[Batch], stream: Iterator[Batch]) -> Iterator[Step]:
     """Train the expert in use as long as it accepts and nothing but training is due.
 
-    The run ends before the first batch that is not accepted, with the one at which R owes an outlier its training, or
-    before the one at which an upkeep is due. What was pulled and not learned stays in `pulled`.
+    The run ends before the first batch that is not accepted, after the batch at which an outlier in R must be trained
+    on, or before the batch at which an upkeep is due. Batches drawn but not learned stay in `pulled`.
     """
     expert, config = learner.experts[learner.last_used], learner.config
     length = _length(learner, expert)
@@ -56,25 +56,25 @@ def _run(learner: Learner, pulled: deque[Batch], stream: Iterator[Batch]) -> Ite
             learner.recent.append(entry)
             trained = learner.remember(expert, entry, loss)
             if learner.recent.full:
-                trained += learner.process_outlier()  # which trains at the end of a run only
+                trained += learner.process_outlier()  # trains only at the end of a run
             learner.evaluations["gate"] += queried
             learner.steps += 1
         yield Step(entry.step, expert.id, loss, bound, False, queried, trained)
 
 
 def _length(learner: Learner, expert: Expert) -> int:
-    """Return how many batches may pass before anything but training the expert in use can be due."""
+    """Return how many batches can be learned before anything but training the expert in use is due."""
     if expert.id in learner.newcomers or expert.losses.count < 2 or not learner.recent.calm:
         return 0
     if expert is not learner.guard.expert:
-        return 0  # its state must be kept first
+        return 0  # its state must be copied first
     if not learner.config.sticky and (learner.organisation.shortlist is not None or not _stands_at(learner, expert)):
-        return 0  # the gate must be asked, and a shortlist is evaluated on the host only
+        return 0  # the gate must be evaluated, and a shortlist is on the host only
     experts, trained = len(learner.experts), learner.replays.batches_trained
     quiet = [upkeep.quiet(experts, trained) for upkeep in learner.upkeeps]
     return min(learner.recent.until_outlier, learner.guard.quiet(expert), *quiet)
 
 
 def _stands_at(learner: Learner, expert: Expert) -> bool:
-    """Is the expert the one at which the gate ended last?"""
+    """Return whether the expert is the gate's last choice."""
     return learner.last_node != ROOT and learner.tree.nodes[learner.last_node].expert == expert.id

@@ -1,4 +1,4 @@
-"""Everything that a learner knows, as tensors and plain JSON; and a learner made of it again, bit for bit."""
+"""A learner's complete state as tensors and JSON values, and its exact (bitwise) restoration."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class Snapshot:
     """A learner's state at one moment."""
 
     facts: dict[str, Any]
-    """What is not a tensor, as JSON values."""
+    """All state that is not a tensor, as JSON values."""
     tensors: dict[str, Tensor]
-    """What changes with every batch."""
+    """Tensors that change with every batch."""
     experts: list[dict[str, Tensor]]
-    """What changes when that expert is trained: `facts["experts"][i]["batches"]` tells two states apart."""
+    """Tensors that change when the expert is trained; `facts["experts"][i]["batches"]` is the version of its state."""
 
 
 def take(learner: Learner) -> Snapshot:
-    """Copy a learner's state. It must not be in the middle of `learn_all`."""
+    """Copy a learner's state; must not be called while `learn_all` is running."""
     facts: dict[str, Any] = {
         "steps": learner.steps,
         "last_used": learner.last_used,
@@ -69,7 +69,7 @@ def take(learner: Learner) -> Snapshot:
 
 
 def restore(learner: Learner, snapshot: Snapshot) -> None:
-    """Make a new learner with the same settings what the snapshot's was; raise a ValueError if it does not fit."""
+    """Load a snapshot into a new learner with the same settings; raise a ValueError if it does not fit."""
     assert not learner.steps, "only a learner that has seen nothing can become another"
     with reading("state"):
         _restore(learner, snapshot)
@@ -77,7 +77,7 @@ def restore(learner: Learner, snapshot: Snapshot) -> None:
 
 @contextmanager
 def reading(name: str) -> Iterator[None]:
-    """Let what a checkpoint lacks, or has of another kind, be a ValueError that names it."""
+    """Turn errors from missing or malformed entries of a checkpoint into a ValueError that names them."""
     try:
         yield
     except (KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
@@ -97,7 +97,7 @@ def _restore(learner: Learner, snapshot: Snapshot) -> None:
         expert.replay.kept = [Remembered(s, b) for s, b in zip(fact["remembered"], batches, strict=True)]
     learner.steps, learner.last_used = facts["steps"], facts["last_used"]
     learner.evaluations.clear()
-    learner.evaluations.update(facts["evaluations"])  # in place: the replays count there, too
+    learner.evaluations.update(facts["evaluations"])  # in place: shared with the replays
     learner.recent.previous_expert = facts["recent"]["previous_expert"]
     for place, (step, *fate) in enumerate(facts["recent"]["entries"]):
         learner.recent.append(RecentEntry(step, get_batch(snapshot.tensors, f"recent.{place}", device), *fate))
@@ -112,22 +112,22 @@ def _restore(learner: Learner, snapshot: Snapshot) -> None:
 
 
 def shared_tensors(pool: ExpertPool) -> dict[str, Tensor]:
-    """Return what a pool's experts share, by name."""
+    """Return the state shared by a pool's experts, by name."""
     return named("shared", pool.shared_state())
 
 
 def restore_shared(pool: ExpertPool, snapshot: Snapshot) -> None:
-    """Let a pool's experts share what they shared."""
+    """Restore the state shared by a pool's experts."""
     pool.load_shared_state(part("shared", snapshot.tensors))
 
 
 def named(owner: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return tensors under names that say whose they are."""
+    """Prefix the tensors' names with the owner's."""
     return {f"{owner}.{name}": tensor for name, tensor in tensors.items()}
 
 
 def part(owner: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the owner's tensors, under their own names."""
+    """Return the owner's tensors, with the prefix removed from their names."""
     start = f"{owner}."
     return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
 
@@ -138,5 +138,5 @@ def put_batch(tensors: dict[str, Tensor], name: str, batch: Batch) -> None:
 
 
 def get_batch(tensors: Mapping[str, Tensor], name: str, device: torch.device) -> Batch:
-    """Return a batch that `put_batch` added."""
+    """Return a batch added by `put_batch`."""
     return Batch(tensors[f"{name}.x"], tensors[f"{name}.y"]).to(device)

@@ -1,4 +1,4 @@
-"""What is done beside learning, now and then, between two batches."""
+"""Periodic work between two batches, in addition to learning."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class Upkeep(Protocol):
     """Work that becomes due as experts are created and trained."""
 
     def quiet(self, experts: int, trained: int) -> int:
-        """Return on how many batches experts can be trained before it is due."""
+        """Return how many batches experts can be trained on before the work is due."""
 
     def after_batch(self, step: int, experts: int, trained: int) -> None:
-        """Do it if it is due, with so many experts that were trained on so many batches."""
+        """Do the work if it is due, given the numbers of experts and of batches they were trained on."""

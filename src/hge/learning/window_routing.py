@@ -1,4 +1,4 @@
-"""Routing of consecutive rows: a prior that the stream seldom changes. It reads the order of the rows."""
+"""Routing of consecutive rows under a prior that the stream seldom changes. It depends on the order of the rows."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ CHANGE = 0.01
 def follow(scores: FloatArray, change: float = CHANGE) -> FloatArray:
     """Return [experts, rows]: -log P(expert | this row and those before it), from -log P(expert | this row).
 
-    The forward pass of a hidden Markov model: no row looks ahead. Where rows do not come in runs, this is worse than
-    routing each by itself, which is why it must be asked for.
+    The forward pass of a hidden Markov model: later rows are not used. If consecutive rows are unrelated, this is worse
+    than routing each row by itself, so it is not the default.
 
     >>> doubtful = np.array([[0.1, 0.9, 0.1], [2.0, 0.6, 2.0]])  # the second row alone would go to expert 1
     >>> follow(doubtful).argmin(axis=0)
@@ -28,7 +28,7 @@ def follow(scores: FloatArray, change: float = CHANGE) -> FloatArray:
     before = np.full(experts, 1 / experts)
     move = change / (experts - 1)
     for row, likelihood in enumerate(-scores.T):
-        # from any other expert with the probability of a move, from the same one with what is left
+        # from each other expert with probability `move`, from the same one with the rest
         arrived = move + (1 - experts * move) * before
         now = np.log(arrived) + likelihood
         now -= logsumexp(now)

@@ -23,30 +23,30 @@ from hge.reporting.run_report import ORGANISATIONS, render, trees_of
 from hge.reporting.tree_drawing import tree_svg
 
 MARKS = {"reproduced": "✓", "better": "▲", "worse": "▼", "differs": "≠", "not comparable": "○"}
-"""Before our figure in a cell; what was not run has no figure."""
+"""Marks shown before our figure in a cell; what was not run has no figure."""
 SURVIVAL = ("kills", "kills-gpu", "inputs", "flips", "saving", "soak")
 """Parts of `make torture`, in the order in which they are shown."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but their seeds, in the order of those."""
+    """Runs that differ only in their seeds, ordered by seed."""
 
     name: str
     runs: Sequence[Result]
 
     @property
     def first(self) -> Result:
-        """The run of the lowest seed."""
+        """The run with the lowest seed."""
         return self.runs[0]
 
     def spread(self, figure: str) -> str:
-        """Write mean ± deviation of a figure over the runs that have it."""
+        """Format mean ± deviation of a figure over the runs that have it."""
         values = [float(run[figure]) for run in self.runs if run.get(figure) is not None]
         return spread(values) if values else "–"
 
     def total(self, figure: str) -> int:
-        """Add a count up over the runs."""
+        """Sum a count over the runs."""
         return sum(int(run[figure]) for run in self.runs)
 
 
@@ -80,7 +80,7 @@ def write_overview(folder: Path) -> Path:
 
 
 def _groups(results: Iterable[Result]) -> list[Group]:
-    """Bring together what differs in the seed only; of several runs of one seed the last, if possible a tracked one."""
+    """Group runs that differ only in the seed; of several runs of one seed keep the last, preferably a tracked one."""
     found: dict[str, dict[int, Result]] = {}
     for result in sorted(results, key=can_be_drawn):
         found.setdefault(_name(result["protocol"]), {})[result["protocol"]["seed"]] = result
@@ -93,7 +93,7 @@ def _name(protocol: dict[str, Any]) -> str:
     if info is None or protocol["tasks"] != info.tasks:
         parts.append(f"{protocol['tasks']} tasks")
     for name, of_what in (("batch_size", "batches"), ("test_batch_size", "test batches")):
-        if info is None or protocol[name] != info.batch_size:  # every recipe has the scenario's
+        if info is None or protocol[name] != info.batch_size:  # every recipe uses the scenario's size
             parts.append(f"{of_what} of {protocol[name]}")
     parts += _reduced_precision(protocol)
     parts += [f"{key} {protocol[key]}" for key in ("mix", "visits", "blend") if protocol.get(key)]
@@ -149,7 +149,7 @@ def _timeline(groups: Sequence[Group]) -> Markup | None:
 
 
 def _is_told(result: Result) -> bool:
-    return bool(result["protocol"]["method"] == "separate")  # who is told the tasks detects nothing
+    return bool(result["protocol"]["method"] == "separate")  # the tasks are given, so nothing is detected
 
 
 def _trees(groups: Sequence[Group]) -> dict[str, dict[str, Markup]]:
@@ -164,7 +164,7 @@ def _trees(groups: Sequence[Group]) -> dict[str, dict[str, Markup]]:
 
 
 def _is_papers_tree(protocol: dict[str, Any]) -> bool:
-    """HGE has a tree in the paper's recipe; in the others it is a shortlist."""
+    """Return whether HGE built a tree: the default in the paper's recipe, where the others use a shortlist."""
     usual = "lca" if protocol["recipe"] == "paper" else "tree"
     organisation = protocol.get("changed", {}).get("learner.organisation", usual)
     return bool(protocol["method"] == "hge" and organisation == "lca")
@@ -182,7 +182,7 @@ def _gates(folder: Path) -> list[dict[str, Any]]:
 
 
 def _documents(folder: Path) -> list[dict[str, Any]]:
-    """Return what the JSON files of a folder hold; a list is nothing of ours."""
+    """Return the documents in a folder's JSON files; lists, which hge does not write, are skipped."""
     found = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json")))
     return [document for document in found if isinstance(document, dict)]
 
@@ -203,7 +203,7 @@ def _mean_board(boards: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _speed(folder: Path) -> Markup | None:
-    """Compare with the plain loop that is fastest on the device: one CUDA graph a step, or eager on a CPU."""
+    """Draw speed relative to the fastest plain loop of the device: one CUDA graph per step, or eager on a CPU."""
     steps: dict[str, dict[int, float]] = {}
     for document in _documents(folder):
         steps_in = [] if document.get("settings", {}).get("short") else document.get("steps", [])
@@ -217,9 +217,9 @@ def _speed(folder: Path) -> Markup | None:
 
 
 def _survival(path: Path) -> dict[str, Any] | None:
-    """Say what `make torture` found, as (what, how many, outcome), and draw the memory of a long run.
+    """Return the results of `make torture` as (what, how many, outcome), and the memory curve of a long run.
 
-    Parts that were not run yet are left out.
+    Parts that have not been run are left out.
     """
     if not path.is_file():
         return None

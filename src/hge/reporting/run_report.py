@@ -1,4 +1,4 @@
-"""One self-contained HTML file that tells a stranger what a run did."""
+"""A self-contained HTML report of a run, for readers who are new to the project."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def trees_of(result: dict[str, Any]) -> dict[str, DrawnTree]:
 
 
 def domains_of_experts(result: dict[str, Any]) -> list[str]:
-    """Return the domain of each expert: that of the task which it answers for most."""
+    """Return the domain of each expert: that of the task most often routed to it."""
     if "routed" not in result:  # trained separately: expert t is that of task t
         return list(result["domains"])
     return [result["domains"][task] for task in np.argmax(result["routed"]["batch"], axis=0)]
@@ -106,7 +106,7 @@ def _organise_page(result: dict[str, Any]) -> str:
 
 
 def render(template: str, **values: Any) -> str:
-    """Fill a page."""
+    """Render a template."""
     pages = Environment(
         loader=PackageLoader("hge.reporting"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -114,7 +114,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def story(record: RunRecord) -> list[dict[str, Any]]:
-    """Tell the run's decisions in plain sentences, in order; single outliers are left to the figure."""
+    """Describe the run's decisions in sentences, in order; single outliers are shown only in the figure."""
     events, lines = record.events, []
     for index, event in enumerate(events):
         text = _sentence(event, events[:index])
@@ -138,7 +138,7 @@ def _sentence(event: dict[str, Any], before: list[dict[str, Any]]) -> str | None
                 f"{event['threshold']:g}: {verdict}."
             )
         case "expert_created":
-            if not event["batches"]:  # a baseline's
+            if not event["batches"]:  # created by a baseline
                 return f"Expert {e} was created."
             return f"Expert {e} was created and learned the {event['batches']} set-aside batches. It is on probation."
         case "expert_reused":
@@ -177,5 +177,5 @@ def _shown(value: float | None) -> str:
 
 
 def _known(expert: int, before: list[dict[str, Any]]) -> bool:
-    """Was this expert in use before, or has it only just been created?"""
+    """Return whether this expert was in use before, as opposed to just created."""
     return expert == 0 or any(b["event"] == "expert_changed" and b["previous"] == expert for b in before)

@@ -1,4 +1,4 @@
-"""Trees for people: SVG for the report, DOT for Graphviz, text for the terminal."""
+"""Drawings of trees: SVG for the report, DOT for Graphviz, text for the terminal."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ COLUMN, ROW, RADIUS = 46, 66, 15
 
 @dataclass(frozen=True)
 class DrawnTree:
-    """A tree, and what should be seen of it."""
+    """A tree, and the annotations to draw with it."""
 
     tree: Tree
     reached: list[float]
     """Percentage of the test groups that ended at or below each node."""
     domain: list[str]
-    """What colours an expert: a domain, or nothing to colour by order of first appearance."""
+    """Domain of each expert, which sets its colour; with a single domain, each expert has its own colour."""
 
     def colour(self, expert: int) -> str:
-        """Return the colour of an expert's domain or, without domains, its own."""
+        """Return the colour of an expert's domain or, with a single domain, its own."""
         distinct = list(dict.fromkeys(self.domain))
         return colour_of(distinct.index(self.domain[expert]) if len(distinct) > 1 else expert)
 
     @property
     def repeated(self) -> set[int]:
-        """The experts that stand in more than one place."""
+        """Experts that occur at more than one node."""
         return {e for e, places in Counter(n.expert for n in self.tree.nodes[1:]).items() if places > 1}
 
 
@@ -60,7 +60,7 @@ def tree_text(tree: Tree, node: int = ROOT, indent: str = "") -> str:
 
 
 def tree_dot(drawn: DrawnTree) -> str:
-    """Return the tree in Graphviz's language."""
+    """Return the tree in Graphviz's DOT language."""
     lines = ["digraph experts {", "  node [shape=circle, style=filled, fontname=sans];", '  0 [label="", width=0.1];']
     for number, node in list(enumerate(drawn.tree.nodes))[1:]:
         style = ', style="filled,dashed"' if node.expert in drawn.repeated else ""
@@ -89,7 +89,7 @@ def tree_svg(drawn: DrawnTree, title: str = "") -> str:
 
 
 def _lay_out(tree: Tree, node: int, level: int, first: int, column: dict[int, float], depth: dict[int, int]) -> int:
-    """Give each leaf a column of its own and each node the middle of its children; return the next free column."""
+    """Assign a column to each leaf, and the middle of its children to each inner node; return the next free column."""
     depth[node] = level
     if not tree.children[node]:
         column[node] = first

@@ -1,1 +1,1 @@
-"""Many runs: what to run, side by side, until when."""
+"""Sets of runs: planning, parallel execution and time estimates."""

@@ -1,4 +1,4 @@
-"""How long many runs will still take, from how fast the ones under way are."""
+"""Remaining time of a set of runs, estimated from the speed of those in progress."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from statistics import mean
 from hge.experiments.jobs.worker import Progress
 
 MOST_OF_A_RUN = 0.9
-"""Who saw less than the rest cannot tell how long the whole takes: there is the evaluation at the end."""
+"""A run first observed after this share gives no estimate of a whole run: the final evaluation dominates."""
 
 
 @dataclass
 class Forecast:
-    """Follows runs; a run that has not begun is taken to last as long as one like it, or else as the others.
+    """Tracks runs; a run not started yet is assumed to take as long as runs of its kind, or else as the others.
 
     >>> forecast = Forecast(["a", "b"], [("smnist", "ge"), ("smnist", "ge")])
     >>> forecast.told("a", Progress(100, 400, 0), now=0.0)
@@ -27,10 +27,10 @@ class Forecast:
     kinds: Sequence[tuple[str, str]]
     """(scenario, method) of each."""
     _first: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """name -> time and share done, when first seen at work."""
+    """name -> time and share done at the first progress report."""
     _share: dict[str, float] = field(default_factory=dict)
     _seconds: dict[str, float] = field(default_factory=dict)
-    """name -> how long the whole run takes."""
+    """name -> estimated duration of the whole run."""
 
     @property
     def unfinished(self) -> list[str]:
@@ -45,7 +45,7 @@ class Forecast:
         return done / sum(lengths.values())
 
     def told(self, name: str, progress: Progress, now: float) -> None:
-        """Take in how far a run is."""
+        """Record the progress of a run."""
         share = min(progress.done / progress.total, 0.999)
         since, begun = self._first.setdefault(name, (now, share))
         self._share[name] = share
@@ -53,7 +53,7 @@ class Forecast:
             self._seconds[name] = (now - since) / (share - begun)
 
     def ended(self, name: str, now: float, *, whole: bool = True) -> None:
-        """Take in that a run has ended; what failed or was given up before its end tells nothing of others."""
+        """Record that a run has ended; one that failed or was stopped early is not used to estimate others."""
         since, begun = self._first.get(name, (now, 0.0))
         self._share[name] = 1.0
         if not whole:
@@ -62,14 +62,14 @@ class Forecast:
             self._seconds[name] = (now - since) / (1.0 - begun)
 
     def seconds_left(self, at_once: int) -> float | None:
-        """Return how long it will take; None if nothing is known yet."""
+        """Return the estimated remaining time; None if nothing is known yet."""
         if not any(self._seconds.values()):
             return None
         left = {n: (1.0 - self._share.get(n, 0.0)) * length for n, length in self._lengths().items()}
         return max(sum(left.values()) / at_once, max(left.values()))
 
     def status(self, at_once: int) -> str:
-        """Say in words what is done and what is left.
+        """Return a status line: runs ended and time left.
 
         >>> Forecast(["a"], [("smnist", "ge")]).status(1)
         '0 of 1 ended'
@@ -92,7 +92,7 @@ class Forecast:
 
 
 def _duration(seconds: float) -> str:
-    """Write a time as a person would.
+    """Format a duration.
 
     >>> _duration(42.3), _duration(754), _duration(98_000)
     ('42 s', '12:34 min', '27:13 h')

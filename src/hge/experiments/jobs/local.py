@@ -1,4 +1,4 @@
-"""Runs on this machine: a process each, several at a time, so that one that dies leaves the others alone."""
+"""Runs on this machine: one process per run, several at a time, so that a crash does not affect other runs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from hge.experiments.jobs.plan import Job
 from hge.experiments.jobs.worker import Outcome, Place, carry_out
 
 GRACE = 30.0
-"""Seconds that a run has for its last checkpoint."""
+"""Seconds allowed for a run's last checkpoint."""
 _SPAWN = multiprocessing.get_context("spawn")  # a forked process could not use a GPU
 
 
 @dataclass
 class LocalExecutor:
-    """Carries out jobs in up to `workers` processes. On a GPU they share it."""
+    """Runs jobs in up to `workers` processes, which share a GPU if there is one."""
 
     place: Place
     workers: int = 1
@@ -35,23 +35,23 @@ class LocalExecutor:
 
     @property
     def at_once(self) -> int:
-        """Jobs that run at the same time, at the most."""
+        """Maximum number of jobs that run at the same time."""
         return self.workers
 
     def start(self, jobs: Iterable[Job]) -> None:
-        """Take on jobs."""
+        """Queue jobs and start as many as possible."""
         self._waiting.extend(jobs)
         self._fill()
 
     def poll(self, seconds: float) -> list[Outcome]:
-        """Wait for at most so long; return what has ended."""
+        """Wait for at most `seconds`; return the outcomes of jobs that have ended."""
         ended = [ready for ready in wait(self._running, seconds) if isinstance(ready, Connection)]
         outcomes = [self._outcome(ready, *self._running.pop(ready)) for ready in ended]
         self._fill()
         return outcomes
 
     def stop(self) -> None:
-        """End what is running, once it has taken a checkpoint."""
+        """Stop running jobs after a last checkpoint."""
         self._waiting.clear()
         for _, process in self._running.values():
             process.terminate()
@@ -69,7 +69,7 @@ class LocalExecutor:
             here, there = _SPAWN.Pipe(duplex=False)
             process = _SPAWN.Process(target=_work, args=(job.as_json(), self.place, threads, there), daemon=True)
             process.start()
-            there.close()  # so that the other end hears of the process's death
+            there.close()  # so that `here` sees EOF when the process dies
             self._running[here] = job.name, process
 
     @staticmethod
@@ -86,7 +86,7 @@ class LocalExecutor:
 
 
 def _work(document: dict[str, Any], place: Place, threads: int, connection: Connection) -> None:
-    """What a worker process does."""
+    """Run one job in a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends this process
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -96,7 +96,7 @@ def _work(document: dict[str, Any], place: Place, threads: int, connection: Conn
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent was killed: nobody would hear of its result. Its checkpoints stay."""
+    """Exit when the parent was killed, since the result could not be delivered; checkpoints are kept."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     wait([parent.sentinel])

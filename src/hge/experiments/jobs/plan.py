@@ -1,4 +1,4 @@
-"""Which runs make which table or figure of the paper, and which of them have been made."""
+"""The runs needed for each table and figure of the paper, and which of them are missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hge.experiments.runner import TOLD
 FIGURES = {1: (("smnist", "hge"),), 2: (("cif10-inv", "organise"), ("mnist-kmnist", "organise"))}
 """Figure -> (scenario, method) of the trees that it shows."""
 DECIDING = (*(name for name in TOLD if name not in ("routing", "seed")), "precision")
-"""What two results of the same run have in common, besides score and seed."""
+"""Settings, besides score and seed, in which two results of the same run agree."""
 OPTIONS = {
     "seed": "--seeds",
     "epochs": "--epochs-scale",
@@ -32,7 +32,7 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class Job:
-    """One run: a name that no other run has, and its settings. As JSON it can go to another machine."""
+    """One run: a unique name and its settings; JSON-serialisable, for other machines."""
 
     name: str
     config: RunConfig
@@ -43,12 +43,12 @@ class Job:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Job:
-        """Read a job that `as_json` gave."""
+        """Read a job returned by `as_json`."""
         return cls(values["name"], RunConfig.from_json(values["config"]))
 
 
 def subjects(tables: Iterable[int], figures: Iterable[int] = ()) -> list[tuple[str, str]]:
-    """Return the (scenario, method) whose runs tables and figures need; rows that the paper quotes need none.
+    """Return the (scenario, method) pairs needed for tables and figures; rows quoted by the paper need none.
 
     >>> subjects([], [1])
     [('smnist', 'hge')]
@@ -81,7 +81,7 @@ def table_numbers(text: str) -> list[int]:
 def choose(
     needed: Sequence[tuple[str, str]], scenarios: Sequence[str], methods: Sequence[str]
 ) -> list[tuple[str, str]]:
-    """Narrow down what is needed to some scenarios and methods; where nothing is needed they stand for themselves."""
+    """Filter `needed` by scenarios and methods; if it is empty, return all their combinations."""
     if not needed:
         return list(dict.fromkeys((scenario, method) for scenario in scenarios for method in methods))
     for name, asked, known in (
@@ -108,7 +108,7 @@ def build_jobs(
     track: bool = False,
     assignments: Sequence[str] = (),
 ) -> list[Job]:
-    """Return the runs, all of one seed before those of the next; `assignments` change the recipe (`key=value`)."""
+    """Return the runs, ordered by seed; `assignments` override the recipe (`key=value`)."""
     if seeds < 1:
         raise ValueError(f"seeds: got {seeds}, expected at least 1")
     for setting in (assignment.partition("=")[0] for assignment in assignments):
@@ -124,7 +124,7 @@ def build_jobs(
 
 
 def read_jobs(file: Path) -> list[Job]:
-    """Read jobs, one JSON a line, as `hge reproduce --dry-run` prints them; their names follow from their settings."""
+    """Read jobs, one JSON object per line, as printed by `hge reproduce --dry-run`; names are recomputed."""
     jobs: dict[str, Job] = {}
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
@@ -147,7 +147,7 @@ def read_jobs(file: Path) -> list[Job]:
 
 
 def not_yet_made(jobs: Iterable[Job], results: Iterable[Result]) -> list[Job]:
-    """Leave out the runs whose results are there."""
+    """Return the jobs without a result."""
     there: dict[tuple[Any, ...], list[Result]] = {}
     for result in results:
         there.setdefault(_identity(result["protocol"]), []).append(result)
@@ -155,11 +155,11 @@ def not_yet_made(jobs: Iterable[Job], results: Iterable[Result]) -> list[Job]:
 
 
 def run_name(config: RunConfig) -> str:
-    """Return a name that no run with other settings has, but for those that do not decide its outcome."""
+    """Return a name unique to the settings that decide a run's outcome."""
     recipe = build_config(config.scenario, config.method, config.recipe)
     chosen = {name: getattr(config, name) for name in DECIDING if name != "epochs"}
     told = {name: value for name, value in chosen.items() if value != getattr(recipe, name)}
-    # Quoted: visits hold spaces and colons, which not every file system takes.
+    # Quoted: visits contain spaces and colons, which some file systems do not allow.
     changed = "".join(f"-{name}-{quote_plus(str(value))}" for name, value in (told | changes(config)).items())
     return f"{config.scenario}-{config.method}-{config.recipe}-epochs{config.epochs}{changed}-seed{config.seed}"
 

@@ -1,4 +1,4 @@
-"""Many runs: every result is written as it comes, a failure leaves the others alone, what was cut off goes on later."""
+"""Runs a set of jobs: results are written as they arrive, failures are isolated, interrupted runs can resume."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from hge.experiments.run_files import write_json
 
 POLL_SECONDS = 0.25
 SUBFOLDER = "reproduced"
-"""Of the results' folder."""
+"""Subfolder of the results folder."""
 
 
 class Executor(Protocol):
-    """Who carries out jobs: `local_executor.LocalExecutor`, `ray_executor.RayExecutor`."""
+    """Runs jobs; implemented by `local.LocalExecutor` and `ray.RayExecutor`."""
 
     @property
     def at_once(self) -> int:
-        """Jobs that run at the same time, at the most."""
+        """Maximum number of jobs that run at the same time."""
 
     def start(self, jobs: Iterable[Job]) -> None:
-        """Take on jobs."""
+        """Queue jobs for execution."""
 
     def poll(self, seconds: float) -> list[Outcome]:
-        """Wait for at most so long; return what has ended, every job once."""
+        """Wait for at most `seconds`; return the outcomes of jobs that have ended, each job once."""
 
     def stop(self) -> None:
-        """End what is running; its checkpoints stay."""
+        """Stop running jobs; their checkpoints are kept."""
 
 
 def reproduce(
@@ -38,7 +38,7 @@ def reproduce(
     results: Path,
     on_poll: Callable[[list[Outcome]], None] = lambda ended: None,
 ) -> list[Outcome]:
-    """Carry out the jobs and leave each result in `results`/reproduced/NAME.json; return what became of them all."""
+    """Run the jobs and write each result to `results`/reproduced/NAME.json; return all outcomes."""
     outcomes: list[Outcome] = []
     try:
         executor.start(jobs)

@@ -1,4 +1,4 @@
-"""Carrying out one job in its own folder, so that whoever is watching can look in: progress, error, result."""
+"""Runs one job in its own folder, where its progress, error and result can be monitored."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from hge.experiments.tree_comparison import organise
 
 PROGRESS, ATTEMPT, ERROR = "progress.json", "attempt.txt", "error.txt"
 TELL_EVERY = 0.5
-"""Seconds between two looks at the progress that are worth writing."""
+"""Minimum seconds between two updates of the progress file."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where jobs are carried out. On a cluster all machines must see these folders."""
+    """Folders and limits for running jobs. On a cluster all machines must have access to these folders."""
 
     work: Path
-    """A folder per job: checkpoints, progress, what a run leaves."""
+    """One subfolder per job: checkpoints, progress, the run's files."""
     data: Path | None = None
-    """The data sets; None: where they are looked for by default."""
+    """Folder of the data sets; None for the default."""
     checkpoint_every: int = CHECKPOINT_EVERY
     runs_at_once: int = 1
-    """How many runs share the device, at the most: without it a result's speed says little."""
+    """Maximum number of runs that share the device; needed to interpret a result's speed."""
 
     def folder(self, name: str) -> Path:
         """Return the folder of a job."""
@@ -40,7 +40,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a job: a result or an error."""
+    """The outcome of a job: a result or an error."""
 
     name: str
     result: dict[str, Any] | None
@@ -49,23 +49,23 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a job has come."""
+    """Progress of a job, in batches."""
 
     done: int
     total: int
     began_at: int
-    """Where this attempt began: above 0 it went on from a checkpoint."""
+    """Batches done when this attempt started; above 0 if it resumed from a checkpoint."""
 
 
 def carry_out(job: Job, place: Place) -> Outcome:
-    """Run a job, from its last checkpoint if there is one; an error becomes part of the outcome."""
+    """Run a job, from its last checkpoint if there is one; errors are returned in the outcome."""
     folder = place.folder(job.name)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ERROR).unlink(missing_ok=True)
     try:
         finished = read_finished(folder, job.config)
         if finished and finished["protocol"]["commit"] == commit():
-            return Outcome(job.name, finished)  # its end was not heard of
+            return Outcome(job.name, finished)  # it had finished, but the outcome was not delivered
         forget_finished(folder)
         result = _run(job, place, _Teller(folder))
         return Outcome(job.name, result | {"protocol": result["protocol"] | {"runs_at_once": place.runs_at_once}})
@@ -75,7 +75,7 @@ def carry_out(job: Job, place: Place) -> Outcome:
 
 
 def read_progress(folder: Path) -> Progress | None:
-    """Return how far a job has come, None if it has not begun."""
+    """Return the progress of a job; None if it has not started."""
     try:
         return Progress(**json.loads((folder / PROGRESS).read_text(encoding="utf-8")))
     except (OSError, ValueError):
@@ -83,14 +83,14 @@ def read_progress(folder: Path) -> Progress | None:
 
 
 def forget_progress(folder: Path) -> None:
-    """Remove what an earlier attempt told, until the next one tells anew."""
+    """Delete the progress file of an earlier attempt."""
     (folder / PROGRESS).unlink(missing_ok=True)
 
 
 class _Teller:
-    """Leaves a job's progress where others can read it, and ends an attempt once there is a newer one.
+    """Writes a job's progress to its folder, and ends this attempt if there is a newer one.
 
-    Two attempts meet where a worker was given up that lives on: after a network's failure, or as an orphan.
+    Two attempts overlap if a worker believed dead is still running: after a network failure, or as an orphan.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -114,7 +114,7 @@ def _run(job: Job, place: Place, tell: _Teller) -> dict[str, Any]:
     if job.config.method == "organise":
 
         def tell_batches(done: int, total: int, phase: str) -> None:
-            if phase != "orders":  # the search for Upper is short beside training and scoring
+            if phase != "orders":  # the search for Upper is short compared with training and scoring
                 tell(done, total)
 
         return organise(job.config, folder, tell_batches, place.data)

@@ -1,4 +1,4 @@
-"""All care for CUDA graphs and streams is here. Without a GPU, functions are just called, one after the other."""
+"""All handling of CUDA graphs and streams. Without a GPU, functions are called directly, one after the other."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 
 CALLS_BEFORE_CAPTURE = 3
-"""A shape that does not come back is not worth a graph; and libraries choose their kernels in the first calls."""
+"""A shape that does not recur is not worth a graph, and libraries select their kernels during the first calls."""
 MOST_GRAPHS = 16
-"""Graphs that are kept, each with memory of its own; the one that was not used for longest goes."""
+"""Maximum number of graphs kept, each with its own memory; the least recently used one is dropped."""
 
 
 class Graphs:
-    """Functions on the device, each captured as a CUDA graph once it was called a few times with inputs of one shape.
+    """Device functions, each captured as a CUDA graph after a few calls with inputs of the same shape.
 
-    A function must not make the host wait, and must keep its state in memory that stays where it is. What it returns
-    is valid until the next call.
+    A function must not synchronise with the host, and must keep its state at fixed addresses. Its result is valid until
+    the next call.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -31,7 +31,7 @@ class Graphs:
         self.calls: OrderedDict[Hashable, _Calls] = OrderedDict()
 
     def __call__(self, key: Hashable, function: Callable[..., Tensor], *inputs: Tensor | None) -> Tensor:
-        """Call the function, or let its graph run. The key tells calls apart that do different things."""
+        """Call the function or replay its graph. Calls that do different things must have different keys."""
         if self.device.type != "cuda":
             return function(*inputs)
         key = (key, *(None if i is None else (i.shape, i.dtype) for i in inputs))
@@ -51,11 +51,11 @@ class Graphs:
         return calls.output
 
     def forget(self) -> None:
-        """Drop all graphs, since memory that they use has moved."""
+        """Drop all graphs, because memory that they use has moved."""
         self.calls.clear()
 
     def _device_is_current(self) -> AbstractContextManager[object]:
-        """Capture and start graphs on their own GPU; it nearly always is the current one, and then this is cheap."""
+        """Make the graphs' GPU the current one; a cheap no-op in the usual case that it already is."""
         if self.device.index in (None, torch.cuda.current_device()):
             return nullcontext()
         return torch.cuda.device(self.device)
@@ -63,7 +63,7 @@ class Graphs:
 
 @cache
 def _capture_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream that all captures on a GPU share; torch's own belongs to the GPU that was first captured on."""
+    """Return the stream that all captures on a GPU share; torch's default belongs to the GPU of the first capture."""
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
@@ -71,19 +71,19 @@ def _capture_stream(device: torch.device) -> torch.cuda.Stream:
 class _Calls:
     count: int = 0
     inputs: Sequence[Tensor] = ()
-    """Where the graph reads."""
+    """Static inputs of the graph."""
     output: Tensor = field(default_factory=lambda: torch.empty(0))
     graph: torch.cuda.CUDAGraph | None = None
 
     def capture(self, function: Callable[..., Tensor], inputs: tuple[Tensor | None, ...], device: torch.device) -> None:
-        """Record what the function does on the current device; nothing runs yet."""
+        """Capture the function on the current device, without running it."""
         static = [None if i is None else i.clone() for i in inputs]
         self.inputs = [i for i in static if i is not None]
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        gc.disable()  # an older graph that is collected during a capture ends the capture
+        gc.disable()  # garbage-collecting an older graph would abort the capture
         try:
-            # Other threads may use the GPU meanwhile.
+            # thread_local, since other threads may use the GPU meanwhile.
             with torch.cuda.graph(graph, stream=_capture_stream(device), capture_error_mode="thread_local"):
                 self.output = function(*static)
         finally:
@@ -92,9 +92,9 @@ class _Calls:
 
 
 class Side:
-    """A second stream: what is in its blocks may overlap with what follows them, until `join`.
+    """A second stream: work in its blocks may overlap with the work that follows them, until `join`.
 
-    Every block must be joined before the function ends; then no memory is used again too early.
+    Every block must be joined before the function returns, so that memory is not reused too early.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -102,7 +102,7 @@ class Side:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Run the block beside the current stream, after all that is on it so far."""
+        """Run the block on the second stream, after all work already queued on the current stream."""
         if self.stream is None:
             yield
             return
@@ -111,30 +111,33 @@ class Side:
             yield
 
     def join(self) -> None:
-        """Let the current stream wait for the blocks."""
+        """Make the current stream wait for the blocks."""
         if self.stream is not None:
             torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
 
 
 class Mailbox:
-    """Small results on their way from the device to the host, in order; taking one waits for its letter only."""
+    """FIFO queue of small results copied asynchronously from device to host, in blocks ("letters").
+
+    Taking a result waits for its own block only.
+    """
 
     def __init__(self, device: torch.device, places: int, results: int, width: int) -> None:
         self.on_gpu = device.type == "cuda"
         self.letters = list(torch.zeros(places, results, width, pin_memory=self.on_gpu))
         self.arrived = [torch.cuda.Event() for _ in range(places if self.on_gpu else 0)]  # type: ignore[no-untyped-call]
         self.sizes: deque[int] = deque()
-        """How many results are in each letter that was not opened yet."""
+        """Number of results in each pending block."""
         self.opened: deque[list[float]] = deque()
         self.sent = 0
         self.waited = 0.0
-        """Seconds that the host waited for the last letter, per result in it."""
+        """Seconds that the host waited for the last block, per result in it."""
 
     def __len__(self) -> int:
         return sum(self.sizes) + len(self.opened)
 
     def send(self, results: Tensor, count: int, stream: torch.cuda.Stream | None) -> None:
-        """Send a letter of [results, width] that the stream computes, so many of them; there must be a free place."""
+        """Queue a block of [results, width], of which the first `count` are valid; a buffer must be free."""
         place = self.sent % len(self.letters)
         self.letters[place].copy_(results, non_blocking=True)
         if self.on_gpu:
@@ -149,7 +152,7 @@ class Mailbox:
         return self.opened.popleft()
 
     def clear(self) -> None:
-        """Throw away what was not taken."""
+        """Discard all results that were not taken."""
         self.sizes.clear()
         self.opened.clear()
 

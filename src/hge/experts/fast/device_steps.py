@@ -1,7 +1,7 @@
-"""Training steps of the fast pool that judge their batch themselves, so that no host has to be asked in between.
+"""Training steps of the fast pool that accept or refuse their batch on the device, without the host.
 
-Forward, compare with the bound, update if accepted. Mean and deviation of the loss live on the device for the length of
-a run. On a GPU a step or two are one CUDA graph, so all that they read stays where it is.
+Forward, compare with the bound, update if accepted. Mean and deviation of the loss are kept on the device during a run.
+On a GPU one or more steps form one CUDA graph, so everything they read has a fixed address.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from hge.experts.optim import masked_step, mode_of
 from hge.gating.switch_detection import LossStats
 
 TOGETHER = 4
-"""Steps that a GPU is given at once, at the most: a graph of four is started in hardly more time than of one."""
+"""Maximum number of steps in one launch: launching a graph of four takes hardly longer than a graph of one."""
 INPUTS = 4
-"""Tensors that a step takes."""
+"""Number of input tensors of a step."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How a batch is judged; each rule is a graph of its own."""
+    """How a batch is accepted or refused; there is one graph per rule."""
 
     signed: bool
     """The paper's signed deviation."""
     gates: int
-    """Experts whose scores are compared first; 0: none (sticky)."""
+    """Number of experts whose scores are compared first; 0: none (sticky)."""
 
 
 class Steps:
-    """Takes training steps on the expert in the slot."""
+    """Runs training steps of the expert in the slot."""
 
     def __init__(self, home: Residence, graphs: Graphs) -> None:
         self.home = home
@@ -47,19 +47,19 @@ class Steps:
         self.statistics, (self.epsilon, self.weight) = self.numbers[:2], self.numbers[2:].unbind()
         """Mean and deviation of the loss, during a run; ε; and 1 - α."""
         self.result = torch.zeros(2, device=device)
-        """What the host hears of a step: the loss, and whether the run has stopped."""
+        """Result of a step for the host: the loss, and whether the run has stopped."""
         self.results = torch.zeros(TOGETHER, 2, device=device)
         self.stopped = self.result[1]
         self.one = torch.ones((), device=device)
         self.place = torch.zeros(1, dtype=torch.int64, device=device)
-        """The active expert's place in the stack."""
+        """The active expert's index in the stack."""
         self.pairs = torch.zeros(2, 1, dtype=torch.int64, device=device)
-        """[2, pairs] Experts of which the upper must have the lower score; of those that are not used, nothing."""
+        """[2, pairs] Pairs of experts of which the first must have the lower score; unused pairs are ignored."""
         self.unused = torch.ones(1, dtype=torch.bool, device=device)
         self.beside = Side(device)
 
     def begin(self, expert: int, losses: LossStats, epsilon: float, below: Sequence[tuple[int, int]]) -> Rule:
-        """Begin a run of the expert in the slot; each pair of experts in `below` is compared, too."""
+        """Begin a run of the expert in the slot; the scores of each pair in `below` are compared, too."""
         self.place.fill_(expert)
         numbers = [losses.mean, losses.deviation, epsilon, 1 - losses.alpha]
         self.numbers.copy_(torch.tensor(numbers, dtype=torch.float64))
@@ -70,7 +70,7 @@ class Steps:
         return Rule(losses.signed, self.home.gates.count if below else 0)
 
     def take(self, rule: Rule, *inputs: Any) -> Tensor:
-        """Take steps one after the other; return what the host hears of them, in the first rows."""
+        """Run steps one after the other; return their results for the host in the first rows."""
         groups = [inputs[first : first + INPUTS] for first in range(0, len(inputs), INPUTS)]
         for result, own in zip(self.results, groups, strict=False):
             self._train(rule, result, *own)
@@ -79,9 +79,9 @@ class Steps:
     def _train(
         self, rule: Rule, told: Tensor, x: Tensor, y: Tensor, noise: Tensor | None, changes: Tensor | None
     ) -> None:
-        """Forward, compare with the bound, update if accepted; tell the loss, and 1 if nothing was updated.
+        """Forward, compare with the bound, update if accepted; write the loss, and 1 if nothing was updated, to `told`.
 
-        `stopped` becomes 1 at the first batch that may not be trained, and stays so for the rest of the run.
+        `stopped` is set to 1 at the first batch that may not be trained, and stays 1 for the rest of the run.
         """
         with self.home.arithmetic():
             before = self.home.running.clone()
@@ -118,7 +118,7 @@ class Steps:
 
     @contextmanager
     def _training_mode(self, rows: int) -> Iterator[None]:
-        """The slot's network is always in training mode, but a single row has no batch statistics."""
+        """Switch BatchNorm to running statistics for a single row; otherwise the network stays in training mode."""
         if rows > 1:
             yield
             return
@@ -127,19 +127,19 @@ class Steps:
         self.home.net.train()
 
     def _compare_loss(self, rule: Rule, loss: Tensor) -> Tensor:
-        """Stop if the loss is above the bound; return mean and deviation as `LossStats.update` would leave them."""
+        """Stop if the loss is above the bound; return the mean and deviation that `LossStats.update` would compute."""
         self.result[0].copy_(loss)
         mean, deviation = self.statistics.unbind()
         updated = torch.empty_like(self.statistics)
         step = loss - mean
-        within = step <= self.epsilon * deviation  # False if the loss is not a number
+        within = step <= self.epsilon * deviation  # False if the loss is NaN
         torch.where(within, self.stopped, self.one, out=self.stopped)
         torch.addcmul(mean, step, self.weight, out=updated[0])
         torch.lerp(deviation, step if rule.signed else step.abs(), self.weight, out=updated[1])
         return updated
 
     def _compare_scores(self, gates: int, seen: Tensor) -> None:
-        """Stop if the gate might choose another expert than the active one (Algorithm 1 to the letter)."""
+        """Stop if the gate might choose another expert than the active one (Algorithm 1 as written)."""
         scores = self.home.batch_scores_of(range(gates), seen)
         lower, higher = scores[self.pairs]
         chosen = ((lower < higher) | self.unused).all()
@@ -150,7 +150,7 @@ class Steps:
             size, device = 2 * len(below), self.home.device
             self.pairs = torch.zeros(2, size, dtype=torch.int64, device=device)
             self.unused = torch.ones(size, dtype=torch.bool, device=device)
-            self.graphs.forget()  # they read the memory that there was
+            self.graphs.forget()  # they read the old memory
         self.pairs[:, : len(below)] = torch.tensor(below, device=self.home.device).T
         self.unused.fill_(True)
         self.unused[: len(below)] = False

@@ -1,4 +1,4 @@
-"""Experts in one piece of memory each, so that one copy moves an expert into the slot where it is trained."""
+"""Contiguous memory for each expert, so that one copy moves an expert into the slot where it is trained."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 ALIGNMENT = 64
-"""Bytes; kernels that read several numbers at once want them aligned."""
+"""Alignment in bytes, for kernels with vectorised reads."""
 
 
 class Layout:
-    """Where each of several tensors lies in a piece of memory.
+    """Positions of several tensors in one contiguous block of memory.
 
     >>> layout = Layout([torch.zeros(3), torch.zeros(2, 2, dtype=torch.int64)])
     >>> memory = layout.allocate(torch.device("cpu"))
@@ -32,7 +32,7 @@ class Layout:
         return torch.zeros(self.bytes, dtype=torch.uint8, device=device, pin_memory=pinned)
 
     def views(self, memory: Tensor) -> list[Tensor]:
-        """Return the tensors in `memory`, which may end early; with their strides, whatever the memory format."""
+        """Return the tensors in `memory`, which may be shorter than the layout; strides are preserved."""
         starts = [0, *self.ends]
         parts = [
             (memory[start : start + like.nbytes].view(like.dtype), like)
@@ -48,7 +48,7 @@ class Layout:
 
 
 def move_in(homes: Sequence[Tensor], owners: Sequence[Tensor]) -> None:
-    """Let parameters, buffers and other tensors live in `homes` from now on, with the values they have."""
+    """Move the storage of parameters, buffers and other tensors to `homes`, keeping their values."""
     with torch.no_grad():
         for home, owner in zip(homes, owners, strict=True):
             home.copy_(owner)
@@ -56,7 +56,7 @@ def move_in(homes: Sequence[Tensor], owners: Sequence[Tensor]) -> None:
 
 
 class Stack:
-    """Tensors of many experts, stacked by name; it doubles when it is full."""
+    """Tensors of many experts, stacked by name; the capacity doubles when it is full."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self.tensors = tensors
@@ -64,16 +64,16 @@ class Stack:
 
     @property
     def capacity(self) -> int:
-        """Experts that there is memory for."""
+        """Number of experts for which memory is allocated."""
         return len(next(iter(self.tensors.values())))
 
     @property
     def bytes(self) -> int:
-        """Memory that is allocated."""
+        """Allocated memory in bytes."""
         return sum(t.nbytes for t in self.tensors.values())
 
     def append(self, rows: dict[str, Tensor]) -> bool:
-        """Add an expert; say whether the memory has moved."""
+        """Add an expert; return whether the memory has moved."""
         moved = self.count == self.capacity
         if moved:
             self.tensors = {n: torch.cat([t, torch.zeros_like(t)]) for n, t in self.tensors.items()}
@@ -90,7 +90,7 @@ class Stack:
         _copy(list(into.values()), [self.tensors[name][expert] for name in into])
 
     def of(self, experts: Sequence[int]) -> dict[str, Tensor]:
-        """Return the tensors of some experts, without a copy where they are neighbours."""
+        """Return the tensors of some experts, without a copy if the experts are contiguous."""
         first, count = experts[0], len(experts)
         if list(experts) == list(range(first, first + count)):
             return {name: t[first : first + count] for name, t in self.tensors.items()}

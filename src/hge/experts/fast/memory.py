@@ -1,6 +1,6 @@
-"""Where the experts of the fast pool live: one in a slot that never moves, the others at home, all gates stacked.
+"""Memory of the fast pool: one expert in a slot at a fixed address, the others in idle memory, all gates stacked.
 
-And how they compute: precision, memory format, all gates at once.
+Also how they compute: precision, memory format, all gates at once.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from hge.experts.weight_average import Average
 
 
 class Residence:
-    """The experts' memory. Only the one in the slot can be trained; a visitor's network is a copy for looks."""
+    """The experts' memory. Only the expert in the slot can be trained; the visitor is a copy for evaluation."""
 
     net: nn.Module
     optimiser: torch.optim.Optimizer
     score: Score
-    """Those of the expert in the slot."""
+    """Network, optimiser and score of the expert in the slot."""
     average: Average | None
-    """The slot's weights that answer, if it is not those that are trained."""
+    """The slot's averaged weights, if predictions use an average."""
     gates: Stack
-    """What the gate asks of all experts."""
+    """Gate tensors of all experts."""
 
     def __init__(self, spec: PoolSpec, keys: Keys, device: torch.device) -> None:
         self.spec = spec
         self.keys = keys
         self.device = device
         self.space = spec.build_space(device)
-        """Where all experts' sketches are kept."""
+        """Shared space of all experts' sketches."""
         self.idle: list[Tensor] = []
-        """Each expert's memory while another one is in the slot."""
+        """Memory of each expert while another one is in the slot."""
         self.versions: list[int] = []
-        """How often each expert was changed, at the least."""
+        """Lower bound of the number of changes of each expert."""
         self.active = 0
         self.stale = False
-        """The stack does not yet have what the gate should know of the active expert."""
+        """Whether the stack has outdated gate tensors of the active expert."""
         self.visitor_holds = (-1, -1, False)
-        """Which expert the visitor's network is, in which version, and whether it is the average of its weights."""
+        """Expert and version that the visitor is a copy of, and whether it holds the averaged weights."""
 
     def add(self, expert: int) -> bool:
-        """Add an untrained expert, its weights drawn by (seed, expert); say whether the gates' memory has moved."""
+        """Add an untrained expert, its weights drawn by (seed, expert); return whether the gates' memory has moved."""
         assert expert == len(self.idle), "experts are numbered in order of creation"
         net, optimiser, score = self._build(expert)
         if self.idle and share_modules(net, self.net):
@@ -71,7 +71,7 @@ class Residence:
         return moved
 
     def activate(self, expert: int) -> None:
-        """Bring an expert into the slot, and the one that was there back to its own memory."""
+        """Copy an expert into the slot, and the previous one back to its own memory."""
         if expert == self.active:
             return
         self.show_gate()
@@ -81,7 +81,7 @@ class Residence:
         self.active = expert
 
     def invite(self, expert: int, *, to_answer: bool) -> None:
-        """Make the visitor this expert's network, in evaluation mode: the one that answers, or the one in training."""
+        """Load this expert's weights, those for prediction or those being trained, into the visitor (in eval mode)."""
         averaged = to_answer and self.average is not None
         holds = (expert, self.versions[expert], averaged)
         if self.visitor_holds != holds:
@@ -95,13 +95,13 @@ class Residence:
             self.visitor_holds = holds
 
     def show_gate(self) -> None:
-        """Let the gate know what the active expert's score has learned."""
+        """Copy the active expert's gate tensors to the stack if they have changed."""
         if self.stale:
             self.gates.write(self.active, self.score.gate_tensors())
             self.stale = False
 
     def tensors(self, expert: int) -> dict[str, Tensor]:
-        """Return an expert's tensors by name, where they are; the gate's in the stack."""
+        """Return an expert's tensors by name, without a copy; those of the gate are views of the stack."""
         self.show_gate()
         memory = self.slot if expert == self.active else self.idle[expert]
         gate = {f"score.{name}": tensor for name, tensor in self.gate(expert).items()}
@@ -112,57 +112,57 @@ class Residence:
         return {name: tensor[expert] for name, tensor in self.gates.tensors.items()}
 
     def changed(self, expert: int) -> None:
-        """Note that an expert's tensors were replaced from outside."""
-        self.versions[expert] += 1  # whoever holds a copy holds an old one
+        """Register that an expert's tensors were replaced from outside."""
+        self.versions[expert] += 1  # copies are outdated now
         if expert == self.active:
             self.gates.read(expert, self.score.gate_tensors())
 
     def scores(self, experts: Sequence[int], x: Tensor) -> Tensor:
-        """Return the scores [experts, rows] of some experts, finite."""
+        """Return the finite scores [experts, rows] of some experts."""
         with self._scoring():
             scores = self.score.stacked(self.gates.of(experts), self.read(x), batch_statistics=False)
         return finite(scores.float())
 
     def batch_scores(self, experts: Sequence[int], x: Tensor) -> Tensor:
-        """Return the scores [experts] of a batch as a whole, in double."""
+        """Return the scores [experts] of a batch as a whole, in double precision."""
         return self.batch_scores_of(experts, self.read(x))
 
     def batch_scores_of(self, experts: Sequence[int], seen: Tensor) -> Tensor:
-        """Return the same of rows that the score has read."""
+        """Return the same for rows preprocessed by `read`."""
         with self._scoring():
             return finite(self.score.together(self.gates.of(experts), seen))
 
     def sketches(self, experts: Sequence[int], x: Tensor, *, together: bool) -> Tensor:
-        """Return cheap scores [experts, rows], or [experts] of all rows together."""
+        """Return cheap scores [experts, rows], or [experts] for all rows together."""
         with self._scoring():
             return finite(self.score.sketches(self.gates.of(experts), self.read(x), together=together))
 
     def read(self, x: Tensor) -> Tensor:
-        """Return rows as the scores look at them."""
+        """Return rows preprocessed for the scores."""
         with torch.no_grad(), self.arithmetic():
             return self.score.read(self.prepare(x))
 
     @contextmanager
     def _scoring(self) -> Iterator[None]:
-        # In half precision rather than bfloat16: three bits more tell neighbours apart, and nothing is trained here.
+        # In half precision rather than bfloat16: three more bits separate close scores, and nothing is trained here.
         with torch.no_grad(), self.arithmetic(), autocast(self.spec.precision, self.device, torch.float16):
             yield
 
     def prepare(self, x: Tensor) -> Tensor:
-        """Return inputs as the networks take them, in the order that is fastest."""
+        """Return inputs as floats, in the fastest memory format."""
         x = as_float(x)
         return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.ndim == 4 else x
 
     def arithmetic(self) -> AbstractContextManager[None]:
-        """Compute products at the pool's precision inside the block."""
+        """Compute products in the pool's precision inside the block."""
         return arithmetic(self.spec.precision, self.device)
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Compute forward passes in 16 bits inside the block, if the pool's precision says so."""
+        """Compute forward passes in 16 bits inside the block, if the pool's precision is bf16."""
         return autocast(self.spec.precision, self.device)
 
     def memory(self) -> dict[str, int]:
-        """Count the experts' memory, the slot and the visitor."""
+        """Return the bytes of the experts' memory, including the slot and the visitor."""
         idle = sum(memory.nbytes for memory in self.idle)
         on_device = self.gates.bytes + self.slot.nbytes + self.visitor_memory.nbytes
         host = idle if self.spec.idle_on_host else 0
@@ -170,7 +170,7 @@ class Residence:
         return {"bytes_per_expert": per_expert, "device_bytes": on_device + idle - host, "host_bytes": host}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what makes it again: pickle would lose that the networks share the slot's memory."""
+        """Return what is needed to rebuild it: pickle would not preserve that the networks share the slot's memory."""
         self.show_gate()
         self.idle[self.active].copy_(self.slot)
         gates = {name: t[: self.gates.count].clone() for name, t in self.gates.tensors.items()}
@@ -197,7 +197,7 @@ class Residence:
     def _furnish(
         self, net: nn.Module, optimiser: torch.optim.Optimizer, score: Score, named: dict[str, Tensor]
     ) -> None:
-        """Make the slot and the visitor out of the first expert's networks."""
+        """Build the slot and the visitor from the first expert's networks."""
         self.net, self.optimiser, self.score = net.train(), optimiser, score
         self.weights = list(net.parameters())
         self.names, tensors = list(named), list(named.values())
@@ -206,7 +206,7 @@ class Residence:
         self.slot = self.layout.allocate(self.device)
         move_in(self.layout.views(self.slot), tensors)
         running = len(_running(net, score))
-        # The layout begins with what a refused forward pass must not change, and goes on with the network's weights.
+        # The layout starts with the tensors that a refused forward pass must not change, then the network's weights.
         self.running = self.slot[: self.layout.ends[running - 1] if running else 0]
         weights = self.layout.ends[running + len(list(net.parameters())) - 1]
         self.visitor = self._build(0)[0]
@@ -221,19 +221,19 @@ class Residence:
 
 
 def finite(scores: Tensor) -> Tensor:
-    """Return scores in which what is not a number suits nobody."""
+    """Return the scores with `UNSUITABLE` in place of NaN and infinities."""
     return scores.nan_to_num(nan=UNSUITABLE, posinf=UNSUITABLE, neginf=UNSUITABLE)
 
 
 def _running(net: nn.Module, score: Score) -> list[Tensor]:
-    """Return what a forward pass in training mode changes."""
+    """Return the tensors that a forward pass in training mode changes."""
     return [*net.buffers(), *(score.network.buffers() if score.network else ())]
 
 
 def _own_tensors(
     net: nn.Module, optimiser: torch.optim.Optimizer, score: Score, average: Average | None
 ) -> dict[str, Tensor]:
-    """Return an expert's state, in the order of the slot's memory; without what lies in the stack of gates."""
+    """Return an expert's state in the order of the slot's memory, without the tensors in the stack of gates."""
     state = state_of(net, optimiser, "net") | state_of(score, score.optimiser, "score")
     name_of = {id(tensor): name for name, tensor in state.items()}
     first = [*_running(net, score), *net.parameters()]

@@ -1,7 +1,7 @@
 """The fast pool: one expert at a time in a slot of fixed memory, all gates stacked, and no waiting for the host.
 
 On a GPU a training step is one CUDA graph: forward, compare with the bound, update if accepted. Mean and deviation of
-the loss live on the device for the length of a run, so that the next step can start before the host has heard of the
+the loss are kept on the device during a run, so that the next step can start before the host has the result of the
 last one. On a CPU the same functions are called directly.
 """
 
@@ -33,15 +33,15 @@ from hge.gating.switch_detection import LossStats
 from hge.gating.tree import FloatArray
 
 MOST_NETWORKS = 32
-"""Experts up to which a GPU had better be asked for the scores of all, if those are networks'."""
+"""Number of experts up to which a GPU scores all of them faster than some in turn, if the scores are networks."""
 NOBODY = (-1, None, nan)
-"""No expert refused a batch for its loss."""
+"""Value of `refused` if no expert refused a batch for its loss."""
 LONG_WAIT = 3e-4
-"""Seconds that the host waited for a step, above which the GPU is the slower of the two by far."""
+"""Wait of the host for a step, in seconds, above which the GPU is clearly the bottleneck."""
 
 
 class StackedPool:
-    """All experts in stacked memory; the one in use in a slot that never moves."""
+    """Pool with stacked gates and the expert in use in a slot at a fixed address."""
 
     def __init__(self, spec: PoolSpec, keys: Keys, device: torch.device) -> None:
         self.spec = spec
@@ -51,18 +51,18 @@ class StackedPool:
         self.rows: list[int] = []
         self.rows_at_refresh: list[int] = []
         self.refused: tuple[int, Batch | None, float] = NOBODY
-        """Expert, batch and loss at which the last run ended; void once the expert is trained again."""
+        """Expert, batch and loss at which the last run ended; invalid once the expert is trained again."""
         self.noise = torch.Generator(device)
         self.mailbox = Mailbox(device, places=2, results=TOGETHER, width=2)
         self.under_way: deque[tuple[int, Batch]] = deque()
-        """What was given to the device, and was not heard of yet."""
+        """Batches sent to the device whose results are pending."""
         self.graphs = Graphs(device)
         self.steps = Steps(self.home, self.graphs)
         self.draws = False
-        """The networks draw random numbers, as Dropout does."""
+        """Whether the networks draw random numbers, as Dropout does."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what makes the pool again."""
+        """Return what is needed to rebuild the pool."""
         names = ("spec", "keys", "device", "home", "rows", "rows_at_refresh", "draws")
         return {name: getattr(self, name) for name in names}
 
@@ -73,19 +73,19 @@ class StackedPool:
 
     @property
     def uses_batch_statistics(self) -> bool:
-        """There is a BatchNorm in the score's network."""
+        """Whether the score's network has a BatchNorm."""
         return has_batch_norm(self.home.score)
 
     @property
     def asks_all_at_once(self) -> bool:
-        """Sketches are one product; on a GPU networks are one CUDA graph, up to a number that pays."""
+        """Sketches are one product; on a GPU, networks are one CUDA graph, up to `MOST_NETWORKS` experts."""
         if self.home.score.network is None:
             return True
         return self.overlaps and self.home.gates.count <= MOST_NETWORKS
 
     @property
     def scores_are_costly(self) -> bool:
-        """There is a network."""
+        """Whether the score has a network."""
         return self.home.score.network is not None
 
     def create(self, expert: int) -> None:
@@ -106,16 +106,16 @@ class StackedPool:
             self._refresh(space.owner)
 
     def loss(self, expert: int, batch: Batch, step: int) -> float:
-        """Return the training loss under batch statistics; running statistics stay as they are."""
+        """Return the training loss with batch statistics; running statistics are not changed."""
         if self.refused[0] == expert and self.refused[1] is batch:
-            return self.refused[2]  # the run that it ended has computed it
+            return self.refused[2]  # already computed by the run that this batch ended
         self.home.invite(expert, to_answer=False)
         with self._seeded(expert, step):
             changes = self.spec.changes(self.keys, expert, step, len(batch), self.device)
             return float(self._run("look", self._look, batch.x, batch.y, changes))
 
     def train(self, expert: int, batch: Batch, step: int) -> float:
-        """Take one optimiser step on the expert and let its score learn, whatever the loss."""
+        """Take one optimiser step on the expert and train its score, whatever the loss."""
         return next(self.train_run(expert, [(step, batch)], LossStats(count=2, mean=inf), 0.0), nan)
 
     def train_run(
@@ -126,7 +126,7 @@ class StackedPool:
         epsilon: float,
         below: Sequence[tuple[int, int]] = (),
     ) -> Iterator[float]:
-        """Give the device a few steps ahead; each of them finds out by itself whether it may train."""
+        """Launch a few steps ahead; each decides on the device whether its batch is accepted."""
         if self.home.space.open_to_others(expert):
             self.settle()
         self.home.space.owner = expert
@@ -136,7 +136,7 @@ class StackedPool:
         under_way = self._nothing_under_way()
         source = iter(items)
         stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
-        rows = self.rows[expert]  # when all that is under way has been learned
+        rows = self.rows[expert]  # after all pending batches have been trained
         try:
             while True:
                 group, refresh = [], False
@@ -149,8 +149,8 @@ class StackedPool:
                 if group:
                     self._launch(rule, stream, expert, group)
                     under_way.extend(group)
-                # While the GPU does the newest, the host hears of those before. But a model is drawn only from what
-                # has surely been learned, so all that is under way must arrive first.
+                # While the GPU runs the newest group, the host takes the results of the previous one. A refresh may
+                # only use batches that are known to have been trained, so it waits for all pending results.
                 while len(under_way) > (len(group) if self.overlaps and not refresh else 0):
                     loss, skipped = self.mailbox.take()
                     step, batch = under_way.popleft()
@@ -164,7 +164,7 @@ class StackedPool:
                     yield loss
                 if not group:
                     return
-        finally:  # the caller may have left early; after an interrupt, a letter may be missing
+        finally:  # the caller may have stopped early; after an interrupt, a result may be missing
             while under_way and len(self.mailbox):
                 step, batch = under_way.popleft()
                 _, skipped = self.mailbox.take()
@@ -173,15 +173,15 @@ class StackedPool:
                     self._teach_late(expert, step, batch)
 
     def scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
-        """Ask all of them at once."""
+        """Query all of them at once."""
         return self._ask("scores", self.home.scores, experts, x)
 
     def batch_scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
-        """Ask all of them at once."""
+        """Query all of them at once."""
         return self._ask("batch scores", self.home.batch_scores, experts, x)
 
     def sketches(self, experts: Sequence[int], x: Tensor, *, together: bool) -> FloatArray:
-        """Ask all of them at once."""
+        """Query all of them at once."""
         return self._ask(f"sketches {together}", partial(self.home.sketches, together=together), experts, x)
 
     @torch.no_grad()
@@ -199,7 +199,7 @@ class StackedPool:
 
     @torch.no_grad()
     def logits(self, expert: int, x: Tensor) -> Tensor:
-        """Return the answers under running statistics."""
+        """Return the logits with running statistics."""
         self.home.invite(expert, to_answer=True)
         with self.home.arithmetic(), self.home.autocast():
             out: Tensor = self.home.visitor(self.home.prepare(x))
@@ -207,7 +207,7 @@ class StackedPool:
 
     @torch.no_grad()
     def evidence(self, expert: int, x: Tensor) -> Evidence:
-        """Return the parts of the score, the answers and the features."""
+        """Return the parts of the score, the logits and the features."""
         self.home.invite(expert, to_answer=True)
         self.home.show_gate()
         with self.home.arithmetic(), self.home.autocast():
@@ -223,21 +223,21 @@ class StackedPool:
 
     @torch.no_grad()
     def load_state(self, expert: int, tensors: Mapping[str, Tensor]) -> None:
-        """Copy everything in, wherever the expert is."""
+        """Copy all tensors into the expert, in the slot or idle."""
         own = self.home.tensors(expert)
         check_state(tensors, own | count_tensors(0, 0))
         for name, tensor in own.items():
             tensor.copy_(tensors[name])
         self.rows[expert], self.rows_at_refresh[expert] = (int(tensors[name]) for name in COUNTS)
         self.home.changed(expert)
-        self.refused = NOBODY  # it was another expert's loss
+        self.refused = NOBODY  # the stored loss is that of the former weights
 
     def shared_state(self) -> dict[str, Tensor]:
-        """Copy the space of the sketches."""
+        """Return a copy of the sketches' space."""
         return copied(self.home.space.state(), on_host=True)
 
     def load_shared_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Copy it in."""
+        """Restore the sketches' space."""
         self.home.space.load_state(tensors)
 
     def costs(self) -> Costs:
@@ -248,23 +248,23 @@ class StackedPool:
         return Costs(network, self.home.score.cost(gates), self.home.score.sketch_cost(gates))
 
     def memory(self) -> dict[str, int]:
-        """Count the experts' memory, the slot and the visitor."""
+        """Return the bytes of the experts' memory, including the slot and the visitor."""
         return self.home.memory()
 
     @property
     def overlaps(self) -> bool:
-        """The host goes on while a step is computed."""
+        """Whether the host continues while a step is computed."""
         return self.device.type == "cuda" and self.home.score.asynchronous
 
     def _at_once(self, expert: int) -> int:
-        """Return how many steps to start at once: one is enough where the host has to wait for the GPU anyway."""
+        """Return the number of steps per launch: one is enough if the host has to wait for the GPU anyway."""
         if not self.overlaps or self.draws or not self.rows[expert] or self.mailbox.waited > LONG_WAIT:
             return 1
         return TOGETHER
 
     def _nothing_under_way(self) -> deque[tuple[int, Batch]]:
-        """Forget what an interrupted run may have left: its letters would be taken for those of the next one."""
-        self.under_way.clear()  # that run may be closed later still, and must not take letters then
+        """Discard what an interrupted run may have left: its results would be mistaken for those of the next run."""
+        self.under_way.clear()  # that run may be closed later, and must not take results then
         self.mailbox.clear()
         self.under_way = deque()
         return self.under_way
@@ -272,7 +272,7 @@ class StackedPool:
     def _launch(
         self, rule: Rule, stream: torch.cuda.Stream | None, expert: int, group: Sequence[tuple[int, Batch]]
     ) -> None:
-        """Start training steps."""
+        """Launch training steps."""
         inputs = [tensor for step, batch in group for tensor in self._inputs(expert, step, batch)]
         with self._seeded(expert, group[0][0]):
             if rule.gates and not self.home.score.capturable:
@@ -286,7 +286,7 @@ class StackedPool:
         self.home.versions[expert] += len(group)
 
     def _inputs(self, expert: int, step: int, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Return what a step takes."""
+        """Return the inputs of a step."""
         noise = None
         if self.home.score.network is not None:
             self.noise.manual_seed(self.keys.integer("noise", step, expert))
@@ -294,7 +294,7 @@ class StackedPool:
         return batch.x, batch.y, noise, self.spec.changes(self.keys, expert, step, len(batch), self.device)
 
     def _look(self, x: Tensor, y: Tensor, changes: Tensor | None = None) -> Tensor:
-        """Return the loss of whoever visits."""
+        """Return the loss of the visitor."""
         with (
             torch.no_grad(),
             self.home.arithmetic(),
@@ -304,7 +304,7 @@ class StackedPool:
             return nn.functional.cross_entropy(self.home.visitor(flip_and_crop(self.home.prepare(x), changes)), y)
 
     def _teach_late(self, expert: int, step: int, batch: Batch) -> None:
-        """Let a score that must wait for the host learn a batch, now that the expert was trained on it."""
+        """Train a score that depends on the host on a batch on which its expert has been trained."""
         if not self.home.score.asynchronous:
             noise = self._inputs(expert, step, batch)[2]
             self.home.score.study(self.home.read(batch.x), batch.y, noise)
@@ -321,14 +321,14 @@ class StackedPool:
         self.home.show_gate()
 
     def _run(self, key: Hashable, function: Callable[..., Tensor], *inputs: Tensor | None) -> Tensor:
-        """Run a function of the networks: as a graph, unless they draw random numbers, which a graph would repeat."""
+        """Run a function of the networks as a graph, unless they draw random numbers, which a graph would repeat."""
         return function(*inputs) if self.draws else self.graphs(key, function, *inputs)
 
     def _seeded(self, expert: int, step: int) -> AbstractContextManager[None]:
         return self.keys.seeded("dropout", step, expert, device=self.device) if self.draws else nullcontext()
 
     def _draws_random_numbers(self) -> bool:
-        """Does the network draw any in training, as Dropout does?"""
+        """Return whether the network draws random numbers in training, as Dropout does."""
         x = torch.zeros(2, *self.spec.shape, device=self.device)
         state = partial(torch.cuda.get_rng_state, self.device) if self.device.type == "cuda" else torch.get_rng_state
         with self.keys.seeded("dropout", 0, 0, device=self.device):

@@ -1,1 +1,1 @@
-"""The joint score: all experts' evidence on a row, weighed together."""
+"""The joint score: a combination of all experts' evidence on a row."""

@@ -1,4 +1,4 @@
-"""When the joint score is fitted, and what for: at defined events of the stream, from the replay, never to answer."""
+"""Schedule and data of the joint score's fits: at defined events of the stream, on the replay, never at prediction."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from hge.experts.replay import Expert
 from hge.gating.tree import FloatArray, IntArray
 
 GROWTH = 2
-"""The joint is fitted anew when the experts have been trained on so many times the batches of the last time."""
+"""The joint score is refitted when the number of batches trained has grown by this factor since the last fit."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much goes into a fit."""
+    """Computational effort of a fit."""
 
     rows: int
-    """Replay rows that it looks at, at the most."""
+    """Maximum number of replay rows used."""
     iterations: int
 
 
 ROUGH, FULL = Effort(rows=2_000, iterations=40), Effort(rows=12_800, iterations=200)
-"""In the middle of a stream, and at its end."""
+"""Effort during a stream, and at its end."""
 ROWS_AT_ONCE = 512
 
 
@@ -45,11 +45,11 @@ class Calibration:
     experts: Sequence[Expert]
     joint: Joint | None = None
     known: int = 0
-    """Experts that the joint knows;"""
+    """Number of experts in the joint score."""
     trained_at_fit: int = 0
-    """and on how many batches they had been trained, all together."""
+    """Number of batches on which all experts together had been trained at the last fit."""
     _every: int = 1
-    """Of the rows that an expert remembers one in so many is looked at, so that many experts cost no more memory."""
+    """One in this many replay rows of an expert is used, so that memory does not grow with the number of experts."""
     _readers: dict[int, tuple[int, Reader]] = field(default_factory=dict)
     _columns: dict[tuple[int, int], tuple[tuple[int, int], FloatArray]] = field(default_factory=dict)
 
@@ -58,21 +58,21 @@ class Calibration:
         return sum(expert.batches_trained for expert in self.experts)
 
     def after_batch(self, step: int, experts: int, trained: int) -> None:
-        """Fit anew, roughly, if an expert is new or much was learned."""
+        """Refit with low effort if there is a new expert or training has advanced enough."""
         if self.known < experts or trained >= GROWTH * self.trained_at_fit:
             self.fit(ROUGH)
 
     def quiet(self, experts: int, trained: int) -> int:
-        """Return on how many batches an expert can be trained before a fit is due."""
-        # Less one, and one more: the last of them may bring an outlier's training with it.
+        """Return the number of batches that can be trained before a fit is due."""
+        # Minus one, and one more because the last batch may also trigger the training on an outlier.
         return max(0, GROWTH * self.trained_at_fit - trained - 2)
 
     def fit(self, effort: Effort = FULL) -> None:
-        """Fit to what the experts remember now. Only what was trained since is looked at anew."""
+        """Fit to the experts' current replay. Evidence is recomputed only for experts trained since the last fit."""
         known = [e for e in self.experts if e.replay.kept]
         if len(known) < len(self.experts):
-            return  # an expert that was never trained, at the very beginning
-        if self.known == 1 < len(known):  # what the first expert's score had put off was done without training it
+            return  # at the very beginning, an expert is still untrained
+        if self.known == 1 < len(known):  # the first expert's deferred work was done without training it
             self._forget()
         self._thin_out(sum(len(kept.batch) for e in known for kept in e.replay.kept))
         readers = [self._reader(e).leading(FEATURES_IN_ALL // len(known)) for e in known]
@@ -89,7 +89,7 @@ class Calibration:
         self.known, self.trained_at_fit = len(known), self._trained
 
     def state(self) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
-        """Return the joint score as it was fitted; what it was fitted to is looked at anew when it is due again."""
+        """Return the fitted joint score; the evidence behind it is recomputed at the next fit."""
         if self.joint is None:
             return None, {}
         facts = {
@@ -101,20 +101,20 @@ class Calibration:
         return facts, {name: torch.from_numpy(np.array(array)) for name, array in self.joint.arrays().items()}
 
     def load_state(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-        """Become what `state` returned."""
+        """Restore what `state` returned."""
         arrays = {name: tensor.numpy().copy() for name, tensor in tensors.items()}
         self.joint = Joint.from_arrays(arrays, facts["readers"], facts["usual_doubt"])
         self.known, self.trained_at_fit = facts["known"], facts["trained_at_fit"]
 
     def evidence(self, x: Tensor) -> list[Evidence]:
-        """Ask every expert that the joint knows."""
+        """Return the evidence of every expert in the joint score."""
         assert self.joint is not None
         return [self.pool.evidence(expert, x) for expert in range(len(self.joint.readers))]
 
     def log_probabilities(self, x: Tensor, asked: npt.NDArray[np.bool_] | None = None) -> FloatArray:
-        """Return [experts, rows]: log P(expert | row), by the evidence of all, or of those who are asked (`asked`).
+        """Return [experts, rows]: log P(expert | row), from the evidence of all experts or of those in `asked`.
 
-        Who is not asked says what is usual, and has no chance.
+        The evidence of the others is replaced by its mean, and their probability is 0.
         """
         assert self.joint is not None
         joint = self.joint
@@ -135,13 +135,13 @@ class Calibration:
 
     @property
     def multiply_adds(self) -> float:
-        """What the joint score takes per row and expert asked, beyond the experts' own evidence."""
+        """Multiply-adds per row and queried expert, beyond the experts' own evidence."""
         assert self.joint is not None
         own = self.joint.weights.size + sum(reader.feature_basis.size for reader in self.joint.readers)
         return own / len(self.joint.readers)
 
     def _thin_out(self, rows: int) -> None:
-        """Look at fewer rows of each, once all together have become too many; by halves, so that it is seldom."""
+        """Use fewer rows of each expert once the total is too large; in powers of two, so that this is rare."""
         every = 1
         while rows > every * FULL.rows:
             every *= 2
@@ -160,7 +160,7 @@ class Calibration:
         return self._readers[expert.id][1]
 
     def _read(self, expert: Expert, owner: Expert, columns: int) -> FloatArray:
-        """Return the leading columns of what an expert knows of another's rows; the more experts, the fewer."""
+        """Return the leading columns of an expert's evidence on another's rows; fewer if there are more experts."""
         key, version = (expert.id, owner.id), (expert.batches_trained, owner.batches_trained)
         known, read = self._columns.get(key, (None, None))
         if read is None or known != version:
@@ -169,7 +169,7 @@ class Calibration:
         return self._columns[key][1]
 
     def _look(self, expert: Expert, owner: Expert) -> Evidence:
-        """Return what an expert knows of the rows that another one remembers."""
+        """Return an expert's evidence on the replay rows of another."""
         rows = torch.cat([as_float(kept.batch.x) for kept in owner.replay.kept])[self._rows(owner)]
         seen = [self.pool.evidence(expert.id, part) for part in torch.split(rows, ROWS_AT_ONCE)]
         parts, logits, features = (
@@ -182,16 +182,16 @@ class Calibration:
         return labels
 
     def _rows(self, owner: Expert) -> Tensor:
-        """Return which of the rows that an expert remembers are looked at."""
+        """Return the indices of the replay rows of an expert that are used."""
         rows = sum(len(kept.batch) for kept in owner.replay.kept)
         return torch.from_numpy(_some(rows, -(-rows // self._every)))
 
 
 def _some(rows: int, most: int) -> IntArray:
-    """Return no more than so many of the rows, drawn: every second one would miss labels that come in turn.
+    """Return at most `most` row indices, drawn at random: regular steps would miss labels that alternate.
 
     >>> len(_some(9, 4)), _some(3, 4)
     (4, array([0, 1, 2]))
     """
-    drawn = Keys(0).rng("calibration", rows, most).permutation(rows)  # of any seed: nothing hangs on which
+    drawn = Keys(0).rng("calibration", rows, most).permutation(rows)  # any seed will do
     return np.sort(drawn[:most])

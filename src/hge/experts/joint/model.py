@@ -1,9 +1,9 @@
-"""The joint score: who should answer, judged by all that all experts know of a row, calibrated on their replay.
+"""The joint score: choice of an expert from all experts' evidence on a row, calibrated on their replay.
 
 One softmax regression over (expert, class) pairs; an expert's probability is the sum over its classes. The label of a
-replay row is the expert that keeps it and the row's class, so no task is needed. Its inputs are every expert's
-evidence: the parts of its score, its answers for the classes that it was trained on, and the leading coordinates of
-its features. Nothing is tuned per scenario. Numbers only; `calibration.py` says when it is fitted.
+replay row is the expert that keeps it and the row's class, so task labels are not needed. The inputs are every expert's
+evidence: the parts of its score, its logits of the classes on which it was trained, and the leading principal
+components of its features. Nothing is tuned per scenario. `calibration.py` determines when it is fitted.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from hge.experts.joint.regression import softmax_regression
 from hge.gating.tree import FloatArray, IntArray
 
 FEATURES, FEATURES_IN_ALL = 128, 2048
-"""Principal coordinates of an expert's features that are looked at, and of all experts' together, at the most."""
+"""Maximum number of principal components of the features: of one expert, and of all experts together."""
 FEATURE_SCALE = 0.1
-"""Features are many and less telling than scores: the prior allows them this much less weight."""
+"""Scale of the features in the prior: they are many and less informative than scores."""
 TAIL = 3.0
-"""Beyond so many spreads a column grows like a logarithm."""
+"""Number of standard deviations beyond which a column grows logarithmically."""
 OWN_SHARE = 0.02
-"""A class with fewer rows in the replay than this share of the commonest one's came with an outlier."""
+"""A class with fewer replay rows than this share of the most frequent class's is attributed to an outlier."""
 TINY = 1e-9
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one expert knows of some rows."""
+    """Evidence of one expert on some rows."""
 
     parts: FloatArray
-    """[rows, parts] of its score; NaN in parts that say nothing."""
+    """[rows, parts] of its score; NaN in parts that carry no information."""
     logits: FloatArray
     """[rows, outputs]"""
     features: FloatArray
-    """[rows, features] before the last layer; there may be none."""
+    """[rows, features] before the last layer; possibly none."""
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Makes an expert's evidence comparable: in spreads of its own replay rows, and with long tails drawn in.
+    """Standardises an expert's evidence by its own replay rows and compresses long tails.
 
-    A row of another domain scores thousands of spreads away, where only the order of magnitude tells anything.
+    A row of another domain may score thousands of standard deviations away, where only the order of magnitude matters.
     """
 
     classes: IntArray
-    """The outputs that the expert was really trained on."""
+    """The outputs on which the expert was trained, without outliers."""
     parts: IntArray
     centre: FloatArray
     spread: FloatArray
@@ -59,7 +59,7 @@ class Reader:
 
     @classmethod
     def of(cls, own: Evidence, labels: IntArray) -> Reader:
-        """Look at an expert's evidence on its own replay."""
+        """Fit to an expert's evidence on its own replay."""
         outputs, count = np.unique(labels, return_counts=True)
         classes = outputs[count > OWN_SHARE * count.max()]
         parts = np.flatnonzero(np.isfinite(own.parts).all(axis=0))
@@ -72,7 +72,7 @@ class Reader:
         return cls(classes, parts, values.mean(axis=0), values.std(axis=0) + TINY, mean, basis)
 
     def read(self, evidence: Evidence) -> FloatArray:
-        """Return [rows, columns]."""
+        """Return the standardised evidence [rows, columns]."""
         values = np.concatenate([evidence.parts[:, self.parts], evidence.logits[:, self.classes]], axis=1)
         coordinates = (evidence.features - self.feature_mean) @ self.feature_basis
         columns = np.concatenate([(values - self.centre) / self.spread, coordinates], axis=1)
@@ -80,12 +80,12 @@ class Reader:
         return drawn_in
 
     def leading(self, features: int) -> Reader:
-        """Return a reader of no more than so many features: of the same columns, the first ones."""
+        """Return a reader of at most `features` features: the first columns of this one."""
         return replace(self, feature_basis=np.ascontiguousarray(self.feature_basis[:, :features]))
 
     @property
     def scale(self) -> FloatArray:
-        """How much the prior lets each column tell."""
+        """Prior scale of each column."""
         few = np.ones(len(self.parts) + len(self.classes))
         return np.concatenate([few, np.full(self.feature_basis.shape[1], FEATURE_SCALE)])
 
@@ -115,7 +115,7 @@ class Joint:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any], readers: int, usual_doubt: float) -> Joint:
-        """Return the joint score that `arrays` was asked of."""
+        """Restore a joint score from what `arrays` returned."""
         made = [Reader(**{f.name: arrays[f"{number}.{f.name}"] for f in fields(Reader)}) for number in range(readers)]
         return cls(tuple(made), **{name: arrays[name] for name in ARRAYS}, usual_doubt=usual_doubt)
 
@@ -135,12 +135,12 @@ class Joint:
 
     @property
     def spans(self) -> list[slice]:
-        """Where each expert's columns stand."""
+        """Column range of each expert."""
         ends = np.cumsum([len(reader.scale) for reader in self.readers]).tolist()
         return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
     def pairs_of(self, columns: FloatArray) -> FloatArray:
-        """Return the same from the columns that the readers have read."""
+        """Return the same from the columns of the readers."""
         result: FloatArray = log_softmax((columns - self.mean) * self.scale @ self.weights + self.bias, axis=1)
         return result
 
@@ -150,12 +150,12 @@ class Joint:
         return np.stack([logsumexp(pairs[:, owner == e], axis=1) for e in range(len(self.readers))])
 
     def mixture(self, evidence: Sequence[Evidence], outputs: int, silent: Sequence[int] = ()) -> FloatArray:
-        """Return [rows, outputs]: class probabilities, the mean of two opinions (results/choices/joint_prototype.json).
+        """Return [rows, outputs]: class probabilities, a mean of two estimates (results/choices/joint_prototype.json).
 
-        The `silent` experts' evidence counts, but not their answers.
+        The evidence of `silent` experts is used, but not their predictions.
 
-        The experts' answers, weighed by their probabilities, know their own classes best; the regression's classes
-        make use of what the other experts see in a row, but are learned from the replay alone.
+        The experts' predictions, weighted by their probabilities, are the most accurate for their own classes; those of
+        the regression use the evidence of the other experts, but are learned from the replay alone.
         """
         pairs = self.pairs(evidence)
         pairs[:, np.isin(self.pair_expert, silent)] = -np.inf
@@ -177,10 +177,10 @@ def fit_joint(
     iterations: int,
     device: torch.device,
 ) -> Joint:
-    """Fit to replay rows: [rows, columns] as read by all readers, the expert that keeps each row, and its class.
+    """Fit to replay rows: [rows, columns] from all readers, the expert that keeps each row, and its class.
 
-    Maximum a posteriori under a standard normal prior on the weights of standardised columns; every expert counts
-    alike, however much it remembers.
+    Maximum a posteriori under a standard normal prior on the weights of standardised columns; every expert has the same
+    total weight, whatever the size of its replay.
 
     >>> scores = np.array([[0.0, 1, 8, 9], [8, 9, 0, 1]])  # of two experts, for four rows
     >>> own = [Evidence(s[:, None], np.zeros((4, 2)), np.zeros((4, 0))) for s in scores]
@@ -206,6 +206,6 @@ def fit_joint(
 
 
 def _pair_of(readers: Sequence[Reader], expert: IntArray, label: IntArray) -> IntArray:
-    """Return each row's pair; -1 where the class is none of its expert's."""
+    """Return each row's pair; -1 where the class is not among its expert's."""
     number = {pair: i for i, pair in enumerate((e, int(c)) for e, reader in enumerate(readers) for c in reader.classes)}
     return np.array([number.get((int(e), int(c)), -1) for e, c in zip(expert, label, strict=True)])

@@ -12,7 +12,7 @@ from hge.gating.tree import FloatArray, IntArray
 def softmax_regression(
     x: FloatArray, label: IntArray, weight: FloatArray, labels: int, iterations: int, device: torch.device
 ) -> tuple[FloatArray, FloatArray]:
-    """Return weights [columns, labels] and biases [labels] for rows that count as much as their weights say.
+    """Return weights [columns, labels] and biases [labels] for weighted rows.
 
     >>> x, label = np.array([[-2.0], [-1.0], [1.0], [2.0]]), np.array([0, 0, 1, 1])
     >>> weights, bias = softmax_regression(x, label, np.ones(4), 2, 50, torch.device("cpu"))
@@ -20,7 +20,7 @@ def softmax_regression(
     [0, 0, 1, 1]
     """
     rows, columns = x.shape
-    # Single precision is enough for the loss; L-BFGS itself adds up in double.
+    # Single precision is enough for the loss; L-BFGS itself works in double.
     inputs, weigh = (torch.from_numpy(a).to(device, torch.float32) for a in (x, weight))
     target = torch.from_numpy(label).to(device)
 

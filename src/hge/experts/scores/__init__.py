@@ -1,4 +1,4 @@
-"""Scores: how suitable is an expert for an input? Lower is better. One score object belongs to one expert."""
+"""Scores: measures of how suitable an expert is for an input; lower is better. Each expert has its own score."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def build_score(
     *,
     shortlisted: bool = False,
 ) -> Score:
-    """Return a fresh, untrained score, as `config` says; sketches are kept in `space`, which all experts share."""
+    """Return an untrained score, as set in `config`; sketches use `space`, which all experts share."""
     if config.name == "autoencoder":
         costly = AutoencoderScore(autoencoder(shape), shape, config, optimiser)
         return ShortlistedScore(costly, SketchScore(space)) if shortlisted else costly

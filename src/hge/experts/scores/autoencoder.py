@@ -1,4 +1,4 @@
-"""The paper's score: the loss of a variational autoencoder that is trained beside the expert (appendix)."""
+"""The paper's score: the loss of a variational autoencoder that is trained along with the expert (appendix)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from hge.experts.optim import build_optimiser, gradients, has_batch_norm, masked
 from hge.experts.scores.base import Cost, Score
 
 AT_A_TIME = 4
-"""Convolutional autoencoders that a GPU runs side by side; more do not make it faster."""
+"""Number of convolutional autoencoders run concurrently on a GPU; more are not faster."""
 
 
 class AutoencoderScore(Score):
-    """Mean squared reconstruction error + KL weight × KL divergence, at the latent mean or one fixed draw about it."""
+    """Mean squared reconstruction error + KL weight × KL divergence, at the latent mean or at one fixed sample."""
 
     optimiser: torch.optim.Optimizer
     fixed_draw: Tensor | None
     norm: Tensor
-    """Norm of the gradient that was studied last."""
+    """Norm of the last gradient computed by `study`."""
 
     def __init__(self, net: Autoencoder, shape: Shape, config: ScoreConfig, optimiser: OptimiserConfig) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class AutoencoderScore(Score):
         self.optimiser = build_optimiser(optimiser, net.parameters())
         self.shape = shape
         self.latents = self._latent_shape()
-        # The same for every expert and row: a score compares experts, and must not hang on where a row stands.
+        # The same for every expert and row: a score compares experts, and must not depend on a row's position.
         draw = torch.randn(self.latents, generator=torch.Generator().manual_seed(0))
         self.register_buffer("fixed_draw", draw if self.variational and config.sampled else None, persistent=False)
 
@@ -49,13 +49,13 @@ class AutoencoderScore(Score):
         return self.net
 
     def draw(self, rows: int, generator: torch.Generator) -> Tensor | None:
-        """Return the noise of the latent, unless the ablation is without."""
+        """Return the noise of the latent, or None in the non-variational ablation."""
         if not self.variational:
             return None
         return torch.randn(rows, *self.latents, generator=generator, device=generator.device)
 
     def study(self, seen: Tensor, y: Tensor, noise: Tensor | None) -> None:
-        """Compute the gradient of the loss, the latent sampled by `noise`."""
+        """Compute the gradient of the loss, with the latent sampled by `noise`."""
         with mode_of(self.network, training=True, rows=len(seen)):
             loss = self(seen, noise).mean()
             self.optimiser.zero_grad()
@@ -63,13 +63,13 @@ class AutoencoderScore(Score):
         self.norm = nn.utils.get_total_norm(gradients(self.network))
 
     def learn(self, skip: Tensor) -> None:
-        """Take one optimiser step, the gradient clipped; none where it is not a number."""
+        """Take one optimiser step with the clipped gradient; none if it is not finite."""
         not_a_number = self.norm.isfinite().logical_not().to(skip.dtype)
         scale = (self.norm / self.clip_norm).clamp_min(1.0)
         masked_step(self.optimiser, torch.maximum(skip, not_a_number), scale)
 
     def refresh_due(self, rows: int, at_refresh: int) -> bool:
-        """Nothing to refresh: `score` reads the weights that are trained."""
+        """Never: `score` reads the trained weights directly."""
         return False
 
     def refresh(self, rows: int) -> None:
@@ -82,14 +82,14 @@ class AutoencoderScore(Score):
             return self(x)  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Return the loss of each row, in the network's present mode; about the latent mean by the noise, or as set."""
+        """Return the loss of each row in the network's current mode, with `noise` or the fixed draw on the latent."""
         mean, log_variance = self.net.encode(x)
         noise = self.fixed_draw if noise is None else noise
         latent = mean if noise is None else mean + (0.5 * log_variance).exp() * noise
         return self._loss(x, self.net.decode(latent), mean, log_variance)
 
     def cost(self, tensors: Mapping[str, Tensor]) -> Cost:
-        """Count a pass of the autoencoder for each expert; a batch is all its rows."""
+        """Count a forward pass of the autoencoder for each expert and row."""
         return Cost(
             0.0, multiply_adds(self, torch.zeros(1, *self.shape, device=next(iter(tensors.values())).device)), 0.0
         )
@@ -100,13 +100,13 @@ class AutoencoderScore(Score):
 
     @torch.no_grad()
     def stacked(self, tensors: Mapping[str, Tensor], seen: Tensor, *, batch_statistics: bool) -> Tensor:
-        """Run the autoencoders as one; each by itself, a few at a time, if a BatchNorm would make `vmap` slow."""
+        """Run the autoencoders in one `vmap`; with BatchNorm, where that is slow, individually, a few at a time."""
         with mode_of(self.network, training=False, rows=len(seen), batch_statistics=batch_statistics):
             if not has_batch_norm(self.network):
                 scores: Tensor = vmap(lambda own: functional_call(self, own, (seen,)))(dict(tensors))
                 return scores
             experts = len(next(iter(tensors.values())))
-            # None without work: a graph that is being captured must not wait for a stream which is not part of it.
+            # No idle stream among them: a graph being captured must not wait for a stream that is not part of it.
             sides = [Side(seen.device) for _ in range(min(AT_A_TIME, experts))]
             rows = []
             for expert, side in zip(range(experts), cycle(sides), strict=False):

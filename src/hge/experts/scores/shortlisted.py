@@ -1,4 +1,4 @@
-"""A costly score with a sketch beside it, which says for whom the costly one is worth computing (`shortlist.py`)."""
+"""A costly score plus a sketch that selects the experts for which the former is computed (`gating/shortlist.py`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hge.experts.scores.sketch import SketchScore
 
 
 class ShortlistedScore(Score):
-    """Learns both; scores by the costly one, and sketches by the other."""
+    """Trains both a costly score and a sketch; the costly one provides the scores."""
 
     def __init__(self, costly: Score, sketch: SketchScore) -> None:
         super().__init__()
@@ -22,17 +22,17 @@ class ShortlistedScore(Score):
 
     @property
     def asynchronous(self) -> bool:
-        """Both must be."""
+        """Whether both are."""
         return self.costly.asynchronous and self.sketch.asynchronous
 
     @property
     def capturable(self) -> bool:
-        """As the costly one, once the sketch is."""
+        """Whether both are."""
         return self.costly.capturable and self.sketch.capturable
 
     @property
     def network(self) -> nn.Module | None:
-        """That of the costly score."""
+        """The costly score's network."""
         return self.costly.network
 
     def draw(self, rows: int, generator: torch.Generator) -> Tensor | None:
@@ -44,17 +44,17 @@ class ShortlistedScore(Score):
         self.sketch.open()
 
     def study(self, seen: Tensor, y: Tensor, noise: Tensor | None) -> None:
-        """Let both study the rows."""
+        """Compute both updates."""
         self.costly.study(seen, y, noise)
         self.sketch.study(self.sketch.read(seen), y, None)
 
     def learn(self, skip: Tensor) -> None:
-        """Let both learn."""
+        """Apply both updates."""
         self.costly.learn(skip)
         self.sketch.learn(skip)
 
     def refresh_due(self, rows: int, at_refresh: int) -> bool:
-        """Ask the sketch."""
+        """Return whether the sketch is due."""
         return self.sketch.refresh_due(rows, at_refresh)
 
     def refresh(self, rows: int) -> None:
@@ -62,15 +62,15 @@ class ShortlistedScore(Score):
         self.sketch.refresh(rows)
 
     def cost(self, tensors: Mapping[str, Tensor]) -> Cost:
-        """Count those of the costly score."""
+        """Count the multiply-adds of the costly score."""
         return self.costly.cost(_of("costly", tensors))
 
     def sketch_cost(self, tensors: Mapping[str, Tensor]) -> Cost:
-        """Count those of the sketch."""
+        """Count the multiply-adds of the sketch."""
         return self.sketch.cost(_of("sketch", tensors))
 
     def gate_tensors(self) -> dict[str, Tensor]:
-        """Return those of both."""
+        """Return the gate tensors of both."""
         parts = {"costly": self.costly, "sketch": self.sketch}
         return {f"{name}.{own}": t for name, part in parts.items() for own, t in part.gate_tensors().items()}
 

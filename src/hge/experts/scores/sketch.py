@@ -1,8 +1,8 @@
-"""The library's score: a Gaussian of each expert, or of each of its classes, in the space that all experts share.
+"""The library's score: a Gaussian for each expert, or for each of its classes, in the space that all experts share.
 
-What is learned are sums over products of coordinates, exact and in one pass; a coordinate that is always 1 makes counts
-and means part of them. What is asked is the negative log-likelihood. That is linear in the same products, so all
-experts' scores are one matrix product, and those of a whole batch need no more than the batch's own sums.
+Training accumulates sums of products of coordinates, exactly and in one pass; a constant coordinate of 1 makes counts
+and means part of them. The score is the negative log-likelihood. It is linear in the same products, so all experts'
+scores are one matrix product, and those of a whole batch only need the batch's own sums.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from hge.experts.scores.base import UNSUITABLE, Cost, Score
 from hge.experts.scores.space import TAIL, Space
 
 REFRESH_GROWTH = 1.1
-"""The model is drawn anew when the expert has seen this many times the rows it had seen the last time."""
+"""The model is recomputed when the number of rows seen has grown by this factor since the last time."""
 PRIOR_ROWS, PRIOR_VARIANCE = 4.0, TAIL**-2
-"""Variances are drawn towards those of the stream's first rows as if so many rows had shown them."""
+"""Variances are shrunk towards those of the stream's first rows, with a prior worth this many rows."""
 OWN_SHARE = 0.02
-"""A class with fewer rows than this share of the commonest one's came with an outlier: it is not the expert's own."""
+"""A class with fewer rows than this share of the most frequent class's is attributed to an outlier and ignored."""
 
 
 class SketchScore(Score):
@@ -40,7 +40,7 @@ class SketchScore(Score):
     moments: Tensor
     """[classes, width²] Sums of products over the rows of each class; the first product is 1, so it counts them."""
     weights: Tensor
-    """[models, products] Drawn from them last: of all classes together and then, if there are several, of each."""
+    """[models, products] Computed from them: of all classes together and then, if there are several, of each."""
 
     def __init__(self, space: Space, classes: int = 1) -> None:
         super().__init__()
@@ -54,19 +54,19 @@ class SketchScore(Score):
 
     @property
     def asynchronous(self) -> bool:
-        """The space is fixed by the host."""
+        """Whether the space is fixed; fixing it needs the host."""
         return self.space.fixed
 
     @property
     def capturable(self) -> bool:
-        """Which classes there are is for the host to see."""
+        """Not with several classes: the host must look up which ones exist."""
         return self.space.fixed and self.classes == 1
 
     def draw(self, rows: int, generator: torch.Generator) -> None:
-        """Nothing is random."""
+        """Return None: no random numbers are needed."""
 
     def read(self, x: Tensor) -> Tensor:
-        """Return the rows in the shared space; as they are, until that is fixed."""
+        """Return the rows in the shared space; until that is fixed, flattened only."""
         return self.space.project(x) if self.space.fixed else x.flatten(1)
 
     @torch.no_grad()
@@ -76,7 +76,7 @@ class SketchScore(Score):
             self.waiting = seen, y
         elif self.classes == 1:
             self.studied = (seen.T @ seen).view(1, -1)
-        elif seen.is_cuda:  # adding rows up by an index is not the same every time there
+        elif seen.is_cuda:  # index_add_ is not deterministic there
             chosen = torch.nn.functional.one_hot(y, self.classes).to(seen.dtype)
             self.studied = chosen.T @ (seen[:, :, None] * seen[:, None]).flatten(1)
         else:
@@ -85,7 +85,7 @@ class SketchScore(Score):
 
     @torch.no_grad()
     def learn(self, skip: Tensor) -> None:
-        """Add the sums that were studied; fix the space, once there are rows enough."""
+        """Add the sums computed by `study`; fix the space once there are enough rows."""
         if not self.space.fixed:
             if not skip:
                 self.space.collect(*self.waiting)
@@ -98,7 +98,7 @@ class SketchScore(Score):
 
     @torch.no_grad()
     def open(self) -> None:
-        """Fix the space by the first rows, which are this expert's; take in those that were not needed for it."""
+        """Fix the space with the first rows, which are this expert's; learn from those not needed for it."""
         if not self.space.opening:
             return
         x, y = self.space.fix()
@@ -106,12 +106,12 @@ class SketchScore(Score):
         self.moments += self.studied
 
     def refresh_due(self, rows: int, at_refresh: int) -> bool:
-        """Say whether the rows have grown by enough since the model was last drawn."""
+        """Return whether the number of rows has grown enough since the model was last computed."""
         return self.space.fixed and rows >= REFRESH_GROWTH * at_refresh
 
     @torch.no_grad()
     def refresh(self, rows: int) -> None:
-        """Draw the models from the sums."""
+        """Compute the models from the sums."""
         if self.classes == 1:
             self.weights.copy_(gaussians(self.moments, self.space))
             return
@@ -124,11 +124,11 @@ class SketchScore(Score):
         self.weights[1 + own, 0] -= (counts[own] / counts[own].sum()).log()
 
     def gate_tensors(self) -> dict[str, Tensor]:
-        """Return the models that were last drawn."""
+        """Return the models as last computed."""
         return {"weights": self.weights}
 
     def cost(self, tensors: Mapping[str, Tensor]) -> Cost:
-        """Count the projection, the products, and a product for each model of an expert."""
+        """Count the projection, the products, and a dot product for each model of an expert."""
         weights, products = tensors["weights"], len(self.space.later)
         models = 1.0 if self.classes == 1 else float((weights[:, 1:, 0] < UNSUITABLE / 2).sum()) / len(weights)
         each = models * products
@@ -150,14 +150,14 @@ class SketchScore(Score):
 
     @torch.no_grad()
     def together(self, tensors: Mapping[str, Tensor], seen: Tensor) -> Tensor:
-        """Return the scores [experts] of a batch as a whole; a Gaussian's follow from the batch's own sums."""
+        """Return the scores [experts] of a batch as a whole; for a single Gaussian, from the batch's own sums."""
         if self.classes > 1 or not self.space.fixed:
             return super().together(tensors, seen)
         return tensors["weights"][:, 0] @ self.space.of_square((seen.T @ seen).flatten() / len(seen))
 
     @torch.no_grad()
     def parts(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Return [rows, models]: under all classes together, then under each; NaN for those not the expert's own."""
+        """Return [rows, models]: scores under all classes together, then each; NaN for classes it does not have."""
         if not self.space.fixed:
             return x.new_zeros(len(x), len(self.weights))
         weights = tensors["weights"]
@@ -166,11 +166,11 @@ class SketchScore(Score):
 
 
 def gaussians(moments: Tensor, space: Space) -> Tensor:
-    """Return the weights [models, products] of the negative log-likelihoods that sums of products tell.
+    """Return the weights [models, products] of the negative log-likelihoods, from sums of products.
 
-    Few rows tell variances better than correlations, so those are shrunk as if as many rows as there are coordinates
-    had shown none. And a model of few rows fits rows that it has not seen worse than those that it has: what that
-    costs on average is taken off, else groups would go to whoever has seen the most (results/choices/sketch.json).
+    Few rows estimate variances better than correlations, so correlations are shrunk by as many uncorrelated prior rows
+    as there are coordinates. A model of few rows also fits unseen rows worse than its own: the average excess is
+    subtracted, otherwise groups would go to the experts that have seen the most rows (results/choices/sketch.json).
 
     >>> space = Space(shape=(1,))
     >>> rows = torch.tensor([[1.0, 0.0, -1.0], [1.0, 0.0, 1.0]], dtype=torch.float64).repeat(5000, 1)

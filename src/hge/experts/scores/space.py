@@ -1,7 +1,7 @@
-"""One low-dimensional space for all experts of a pool: every input is projected once, whoever is asked about it.
+"""One low-dimensional space for all experts of a pool: every input is projected once, whichever experts are queried.
 
-The directions are the principal ones of the stream's first rows, then fixed. Beside the coordinates stand the
-logarithms of a row's length and of that of its part outside the directions, which tell what the directions cannot.
+The directions are the principal ones of the stream's first rows, and then fixed. The coordinates are complemented by
+the logarithms of a row's length and of the length of its residual, which carry what the directions cannot.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from hge.core.randomness import Keys
 from hge.experts.networks import Shape
 
 MOST_DIRECTIONS, FEW_INPUTS = 64, 16
-"""Of so few inputs all directions are kept, of more of them half: the last ones are noise, which the lengths hold."""
+"""Up to `FEW_INPUTS` inputs all directions are kept, otherwise half: the rest is noise, captured by the lengths."""
 OPENING = 1024
-"""Rows from which the directions are drawn; fewer, if another expert comes before (results/choices/sketch.json)."""
+"""Rows used to find the directions; fewer if another expert is created before (results/choices/sketch.json)."""
 TAIL = 6.0
-"""Spreads that make the unit of a coordinate, beyond which it grows like a logarithm: no row can move a mean far."""
+"""Unit of a coordinate in standard deviations; beyond it growth is logarithmic, so no row can move a mean far."""
 FARTHEST = 10.0
-"""No coordinate is larger than this, whatever the input."""
+"""Upper limit of the magnitude of any coordinate."""
 SHORTEST = 1e-3
-"""Of a row's usual length; shorter ones are not told apart, nor is a direction with less spread a principal one."""
+"""Share of the usual length below which lengths are not distinguished and directions do not count as principal."""
 FAR = 10.0
-"""Usual distances from the middle. A first row that is farther counts as if it were so far: it would hide others."""
+"""Limit of a first row's distance from the median, in usual distances; a farther row would mask the others."""
 SEVERAL_KINDS = log(5.0)
-"""Standard deviation of the logarithms of the inputs' spreads from which on they are of several kinds."""
+"""Inputs are of several kinds if the logarithms of their spreads have a standard deviation above this."""
 FIXED = ("centre", "units", "directions", "spread", "length")
 NOBODY = -1
 
@@ -50,53 +50,53 @@ class Space:
         count = min(directions or min(max(self.inputs // 2, FEW_INPUTS), MOST_DIRECTIONS), self.inputs)
         self.device = device or torch.device("cpu")
         self.scaled = scaled
-        """Every input is measured in its own standard deviation, else all in one unit."""
+        """Inputs of several kinds are measured in their own standard deviations."""
         self.centre = torch.zeros(self.inputs, device=self.device)
         self.units = torch.ones(self.inputs, device=self.device)
-        """The standard deviations of the first rows, if scaled."""
+        """Those standard deviations; 1 for inputs of one kind."""
         self.directions = torch.zeros(self.inputs, count, device=self.device)
-        """[inputs, directions] orthogonal; each over the unit of its coordinate."""
+        """[inputs, directions] orthogonal; each divided by the unit of its coordinate."""
         self.spread = torch.ones(count, device=self.device)
-        """Those units: standard deviations of the first rows along each direction, times `TAIL`."""
+        """[directions] those units: standard deviations of the first rows along each direction, times `TAIL`."""
         self.length = torch.ones((), device=self.device)
         """Usual distance of the first rows from the centre."""
         later, earlier = torch.tril_indices(self.width, self.width, device=self.device)
         self.later, self.earlier = later, earlier
-        """The pairs of numbers of a row whose products are looked at, by the later of the two."""
+        """Index pairs of the products used: the lower triangle, row by row."""
         self.lower = later * self.width + earlier
-        """Their places in a square of all products."""
+        """Their positions in the flattened square of all products."""
         self.fixed = False
         self.owner = NOBODY
-        """The expert whose rows the first ones are."""
+        """The expert that the first rows belong to."""
         self.opening: list[tuple[Tensor, Tensor]] = []
         """The first rows and their labels, until the directions are fixed."""
 
     @property
     def width(self) -> int:
-        """Numbers that stand for a row: 1, the lengths, the coordinates. Nothing is left outside all directions."""
+        """Numbers per projected row: 1, the lengths, the coordinates. With all directions there is no residual."""
         count = self.directions.shape[1]
         return 2 + count + (count < self.inputs)
 
     @property
     def full(self) -> bool:
-        """There are rows enough to draw the directions from."""
+        """Whether there are enough rows to find the directions."""
         return sum(len(x) for x, _ in self.opening) >= OPENING
 
     def open_to_others(self, expert: int) -> bool:
-        """There are first rows, which are another expert's."""
+        """Return whether there are first rows that belong to another expert."""
         return bool(self.opening) and self.owner != expert
 
     def collect(self, x: Tensor, y: Tensor) -> None:
-        """Keep some of the first rows."""
+        """Add rows to the first ones."""
         self.opening.append((x.flatten(1).detach().clone(), y.clone()))
 
     @torch.no_grad()
     def fix(self) -> tuple[Tensor, Tensor]:
-        """Draw the directions from the rows that were collected, keep them for ever, and return the other rows.
+        """Compute the directions from the collected rows, fix them, and return the other rows.
 
-        Rows vary more along directions that were drawn from them than any others do, so half of each class's rows are
-        for drawing, and the other half, with its labels, for learning. Where the rows show fewer directions than there
-        is room for, the rest is drawn at random.
+        Rows vary more along directions fitted to them than new rows do, so half of each class's rows are used for
+        fitting, and the other half, with its labels, for learning. If the rows span fewer directions than needed, the
+        rest is random.
         """
         x, y = (torch.cat(part) for part in zip(*self.opening, strict=True))
         earlier_of_class = (y[:, None] == y).tril(-1).sum(1)
@@ -108,7 +108,7 @@ class Space:
         centre = rows.mean(0)
         centred = rows - centre
         length = centred.square().sum(1).mean().sqrt()
-        if not 0 < length < torch.inf:  # the rows are all the same, or too far apart for numbers
+        if not 0 < length < torch.inf:  # all rows are equal, or their distances overflow
             length = centre.square().sum().sqrt().clamp(1e-15, 1e15)
             centred = torch.zeros_like(centred)
         _, spread, directions = torch.linalg.svd(centred, full_matrices=False)
@@ -132,8 +132,8 @@ class Space:
 
     @torch.no_grad()
     def project(self, x: Tensor) -> Tensor:
-        """Return [rows, width], in double: 1, the logarithms of lengths, the coordinates."""
-        with torch.autocast(x.device.type, enabled=False):  # never in half precision: it is about small differences
+        """Return [rows, width], in double precision: 1, the logarithms of lengths, the coordinates."""
+        with torch.autocast(x.device.type, enabled=False):  # never in half precision: small differences matter
             centred = x.flatten(1).float() - self.centre
             if self.scaled:
                 centred /= self.units
@@ -153,11 +153,11 @@ class Space:
         return rows.index_select(1, self.earlier) * rows.index_select(1, self.later)
 
     def of_square(self, square: Tensor) -> Tensor:
-        """Return [..., products] out of all products [..., width²], where each pair stands twice."""
+        """Return [..., products] from all products [..., width²], which contain each pair twice."""
         return square.index_select(-1, self.lower)
 
     def state(self) -> dict[str, Tensor]:
-        """Return what must be kept: the projection or, until it is fixed, the first rows."""
+        """Return the state: the projection or, until it is fixed, the first rows."""
         if self.fixed:
             return {name: getattr(self, name) for name in FIXED}
         if not self.opening:
@@ -166,7 +166,7 @@ class Space:
         return {"x": x, "y": y, "owner": torch.tensor(self.owner)}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Become what `state` returned."""
+        """Restore what `state` returned."""
         fixed, opening = "directions" in tensors, []
         expected = {name: tuple(getattr(self, name).shape) for name in FIXED} if fixed else {}
         if "x" in tensors:
@@ -183,10 +183,9 @@ class Space:
 
 
 def units_of(rows: Tensor) -> Tensor:
-    """Return a unit for each input: its standard deviation, robustly, if the inputs are of several kinds; else 1.
+    """Return the unit of each input: a robust standard deviation if the inputs are of several kinds, else 1.
 
-    Pixels are of one kind: a rare one should not count as much as one that varies a lot. Inputs of one kind have
-    spreads that differ by less than a factor of 5, as one standard deviation of their logarithms.
+    Pixels are of one kind: one that rarely changes should not count as much as one that varies a lot.
 
     >>> rows = torch.tensor([[1.0, 2e6, 5.0], [2.0, 1e6, 5.0], [3.0, 1e6, 5.0]]).double()
     >>> units_of(rows).tolist(), units_of(rows / torch.tensor([1.0, 1e6, 1.0])).tolist()
@@ -204,7 +203,7 @@ def units_of(rows: Tensor) -> Tensor:
 
 
 def limited(rows: Tensor) -> Tensor:
-    """Return rows of which none is many times as far from their middle as is usual.
+    """Return the rows with their distance from the median limited to `FAR` times the usual.
 
     >>> limited(torch.tensor([[1.0], [2.0], [3.0], [4.0], [1e9]]).double()).flatten().tolist()
     [1.0, 2.0, 3.0, 4.0, 13.0]

@@ -24,7 +24,7 @@ def accuracy_figure(lines: Sequence[Line]) -> str:
         for axes, method in zip(panels, methods, strict=True):
             _draw_accuracies(axes, [line for line in lines if line.method == method], scenarios)
             axes.set_title(method, fontsize=11)
-        panels[0].set_xlim(right=101)  # not before all panels are drawn: it keeps the left end as it is then
+        panels[0].set_xlim(right=101)  # after all panels are drawn, because this freezes the left limit
         panels[0].set_yticks([-place for place in range(len(scenarios))], scenarios)
         _explain(panels[0], {line.recipe for line in lines})
         figure.legend(loc="outside lower center", ncols=6, frameon=False, fontsize=9)
@@ -50,7 +50,7 @@ def speed_figure(steps: Mapping[str, Mapping[int, float]]) -> str:
 
 
 def soak_figure(soak: Sequence[Sequence[float]]) -> str:
-    """Memory of a process that goes on learning."""
+    """Memory use of a process during a long run."""
     batches, used = np.array(soak, dtype=np.float64).T
     with svg_figure(9, 3.0) as (figure, svg):
         axes = figure.subplots()
@@ -60,7 +60,7 @@ def soak_figure(soak: Sequence[Sequence[float]]) -> str:
 
 
 def number_of(text: str) -> tuple[float, float] | None:
-    """Read mean and deviation from a table's text; None where there is no number.
+    """Parse mean and deviation from a table cell; None if it holds no number.
 
     >>> number_of("99.10 ± 0.18"), number_of("97.9"), number_of("DNF (1 of 1)")
     ((99.1, 0.18), (97.9, 0.0), None)

@@ -20,11 +20,11 @@ REFUSED = "#c0392b"
 BOUND = "#8d99ae"
 
 SCORES = ("sketch", "autoencoder", "class-sketch", "energy", "joint")
-"""Of a leaderboard; each has its colour."""
+"""Scores of a leaderboard, in the order of their colours."""
 
 
 def loss_figure(record: RunRecord) -> str:
-    """The loss of every batch, the bound it was held against, and what was decided."""
+    """The loss of every batch, the bound it was compared with, and the decisions."""
     with svg_figure(11, 5.2) as (figure, svg):
         loss_axes, task_axes = figure.subplots(2, 1, sharex=True, height_ratios=[5, 1])
         _draw_losses(loss_axes, record)
@@ -34,7 +34,7 @@ def loss_figure(record: RunRecord) -> str:
 
 
 def switch_figure(record: RunRecord, step: int, before: int = 40, after: int = 40) -> str:
-    """A close look at the batches around one detected switch."""
+    """Losses of the batches around one detected switch."""
     trace = record.trace
     window = (trace["step"] >= step - before) & (trace["step"] < step + after)
     close = RunRecord(record.config, record.events, {k: v[window] for k, v in trace.items()}, record.result)
@@ -46,7 +46,7 @@ def switch_figure(record: RunRecord, step: int, before: int = 40, after: int = 4
 
 
 def routing_figure(record: RunRecord, routing: str) -> str:
-    """Which expert answers for which task: percentage of the test groups."""
+    """Experts selected for each task, as percentages of the test groups."""
     routed = np.array(record.result["routed"][routing])
     tasks, experts = routed.shape
     with svg_figure(1.8 + 0.55 * experts, 1.1 + 0.42 * tasks) as (figure, svg):
@@ -64,7 +64,7 @@ def routing_figure(record: RunRecord, routing: str) -> str:
 
 
 def gates_figure(result: dict[str, Any]) -> str:
-    """How often each score finds the right expert, by the number of rows that are known to belong together."""
+    """How often each score selects the right expert, by the number of rows known to belong together."""
     with svg_figure(7.5, 4.0) as (figure, svg):
         axes = figure.subplots()
         for row in result["scores"]:
@@ -78,7 +78,7 @@ def gates_figure(result: dict[str, Any]) -> str:
 
 
 def roc_figure(unknown: dict[str, Any]) -> str:
-    """Rows of an unknown task that are found, against false alarms on known ones."""
+    """ROC curve: detected rows of an unknown task against false alarms on known ones."""
     with svg_figure(4.2, 3.8) as (figure, svg):
         axes = figure.subplots()
         axes.plot(unknown["false_alarms"], unknown["found"], color=colour_of(0))
@@ -124,7 +124,7 @@ def _mark_events(axes: Axes, record: RunRecord, first: int, last: int) -> None:
 
 
 def _draw_strips(axes: Axes, record: RunRecord) -> None:
-    """Two strips: the task that nobody told, and the expert that took the batch."""
+    """Draw two strips: the true task, hidden from the learner, and the expert that learned the batch."""
     for visit in record.result["visits"]:
         width = visit["stop"] - visit["start"]
         shade = "#e9ecef" if visit["task"] % 2 else "#ced4da"
@@ -156,7 +156,7 @@ def _runs(
 
 @contextmanager
 def svg_figure(width: float, height: float) -> Iterator[tuple[Figure, io.StringIO]]:
-    """Give a figure to draw on, and leave its SVG (from the tag on, to be set into a page) in the buffer."""
+    """Yield a figure and a buffer; on exit the figure's SVG, from its tag on for embedding, is in the buffer."""
     style: dict[Any, Any] = {
         "svg.fonttype": "none",
         "svg.hashsalt": "hge",

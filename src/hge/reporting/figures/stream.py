@@ -17,7 +17,7 @@ SHADES = ("#ced4da", "#e9ecef")
 
 
 def stream_figure(result: Mapping[str, Any]) -> str:
-    """Accuracy on batches that were yet to be learned, the tasks behind them, and the experts that were created."""
+    """Accuracy on each batch before it is learned, the tasks, and the creations of experts."""
     points = np.array(result["tracked"]["prequential"])
     with svg_figure(10, 3.2) as (figure, svg):
         axes = figure.subplots()
@@ -35,7 +35,7 @@ def stream_figure(result: Mapping[str, Any]) -> str:
 
 
 def matrix_figure(result: Mapping[str, Any]) -> str:
-    """Accuracy of every task after each visit; what was not visited yet is pale."""
+    """Accuracy of every task after each visit; tasks not yet visited are pale."""
     rows = np.array(result["tracked"]["after_visits"])
     visited = [visit["task"] for visit in result["visits"]][: len(rows)]
     visits, tasks = rows.shape
@@ -56,7 +56,7 @@ def matrix_figure(result: Mapping[str, Any]) -> str:
 
 
 def timeline_figure(runs: Mapping[str, Mapping[str, Any]]) -> str:
-    """When experts were created, a strip per run, and whether that was right."""
+    """When experts were created, and whether correctly; one strip per run."""
     with svg_figure(10, 0.7 + 0.42 * len(runs)) as (figure, svg):
         axes = figure.subplots()
         for place, result in enumerate(runs.values()):
@@ -82,7 +82,7 @@ def _draw_visits(axes: Axes, result: Mapping[str, Any], bottom: float, height: f
 
 
 def _judged(result: Mapping[str, Any]) -> list[tuple[int, bool]]:
-    """Return (step, was it right?) of every creation: the first one of a task that nobody knew (docs/protocol.md)."""
+    """Return (step, correct) for each creation; the first one of a task not yet known is correct (docs/protocol.md)."""
     known, judged = {result["visits"][0]["task"]}, []
     for step, _ in result["created"]:
         task = next(v["task"] for v in result["visits"] if v["start"] <= step < v["stop"])
@@ -92,7 +92,7 @@ def _judged(result: Mapping[str, Any]) -> list[tuple[int, bool]]:
 
 
 def _smooth(values: np.ndarray[Any, np.dtype[np.float64]], width: int = 3) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return running medians, which keep the cliffs at the switches."""
+    """Return running medians, which preserve the sharp drops at switches."""
     padded = np.pad(values, width // 2, mode="edge")
     medians: np.ndarray[Any, np.dtype[np.float64]] = np.median(
         np.lib.stride_tricks.sliding_window_view(padded, width), axis=1

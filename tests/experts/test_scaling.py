@@ -1,0 +1,107 @@
+"""Inputs in any units: scaled by an expert's own rows, and safe whatever the values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import load_digits
+
+from hge import GatedExperts
+from hge.experts.scaling import FARTHEST, Standardise
+
+
+def test_statistics_are_those_of_all_rows_whatever_the_batches() -> None:
+    x = 50 + 7 * torch.randn(300, 5, generator=torch.Generator().manual_seed(0))
+    for size in (1, 7, 300):
+        scale = Standardise((5,)).train()
+        for part in x.split(size):
+            scale(part)
+        torch.testing.assert_close(scale.mean, x.double().mean(0), rtol=1e-2 if size == 1 else 1e-6, atol=0.1)
+        if size > 1:  # from a single first row no spread is known, and later rows are clipped to what is
+            torch.testing.assert_close(scale.variance, x.double().var(0, correction=0), rtol=2e-2, atol=0)
+
+
+def test_images_have_statistics_for_each_channel() -> None:
+    x = torch.rand(40, 3, 4, 4) * torch.tensor([1.0, 10.0, 100.0])[:, None, None]
+    scale = Standardise((3, 4, 4)).train()
+    out = scale(x)
+    assert scale.mean.shape == (3, 1, 1)
+    torch.testing.assert_close(out.mean((0, 2, 3)), torch.zeros(3), rtol=0, atol=1e-5)
+    torch.testing.assert_close(out.std((0, 2, 3)), torch.ones(3), rtol=1e-2, atol=0)
+
+
+def test_an_outlier_moves_the_statistics_by_little() -> None:
+    x = torch.rand(1000, 4)
+    scale = Standardise((4,)).train()
+    for part in x.split(50):
+        scale(part)
+    before = scale.mean.clone(), scale.variance.clone()
+    scale(torch.full((1, 4), 1e30))
+    assert ((scale.mean - before[0]).abs() < 0.01).all()
+    assert (scale.variance < 1.2 * before[1]).all()
+    assert scale.eval()(torch.full((1, 4), 1e30)).tolist() == [[FARTHEST] * 4]
+
+
+@given(
+    rows=st.integers(1, 9),
+    exponent=st.integers(-38, 38),
+    shift=st.sampled_from([0.0, 1.0, -1e9, 1e30]),
+    seed=st.integers(0, 9),
+)
+@settings(max_examples=60, deadline=None)
+def test_outputs_are_finite_whatever_comes(rows: int, exponent: int, shift: float, seed: int) -> None:
+    x = torch.randn(rows, 3, generator=torch.Generator().manual_seed(seed)) * 10.0**exponent + shift
+    x[:, 2] = shift  # a constant input
+    scale = Standardise((3,)).train()
+    for part in (x, x.flip(0), torch.full((1, 3), 3e38)):
+        out = scale(part)
+        assert out.isfinite().all()
+        assert out.abs().max() <= FARTHEST
+        assert scale.variance.isfinite().all()
+
+
+@pytest.mark.parametrize("unit", [1 / 16, 1.0, 255.0, 1e6, 1e-6])
+def test_units_do_not_matter(unit: float) -> None:
+    X, y = load_digits(return_X_y=True)
+    model = GatedExperts()
+    for task in (y < 5, y >= 5):
+        for _ in range(6):
+            model.partial_fit(unit * X[task], y[task])
+    assert model.n_experts_ == 2
+    assert model.score(unit * X, y) > 0.95
+
+
+def test_features_in_units_of_their_own() -> None:
+    X, y = load_digits(return_X_y=True)
+    units = np.random.default_rng(0).lognormal(0, 4, 64)
+    X = units * X + 100 * units
+    model = GatedExperts()
+    for task in (y < 5, y >= 5):
+        for _ in range(6):
+            model.partial_fit(X[task], y[task])
+    assert model.score(X, y) > 0.9
+
+
+def test_an_expert_keeps_its_scaling() -> None:
+    """Another expert's rows, in other units, change nothing that the first one says."""
+    X, y = load_digits(return_X_y=True)
+    model = GatedExperts()
+    for _ in range(6):
+        model.partial_fit(X[y < 5], y[y < 5])
+    rows = X[y < 5][:50]
+    before = model.predict_proba(rows)
+    for _ in range(6):
+        model.partial_fit(1000 * X[y >= 5], y[y >= 5])
+    assert model.n_experts_ == 2
+    np.testing.assert_array_equal(model.predict(rows), model.classes_[:5][before.argmax(axis=1)])
+
+
+def test_without_scaling_inputs_are_passed_on() -> None:
+    X, y = load_digits(return_X_y=True)
+    model = GatedExperts(scale="none").partial_fit(X[:64] / 16, y[:64])
+    assert not any("0.mean" in name for name in model._learner.pool.state(0))
+    with pytest.raises(ValueError, match="scale: got 'log', expected one of standard, none"):
+        GatedExperts(scale="log").fit(X[:64], y[:64])  # type: ignore[arg-type]

@@ -108,6 +108,7 @@ def test_turns_alternate() -> None:
     assert Spread.of([0.123456]).median == 0.1235
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", ["sketch", "autoencoder"])
 def test_every_expert_of_a_population_is_found_by_its_task(score: plain.ScoreName) -> None:
     population = Population(Subject("mlp", "28x28", score, "cpu"), shortlisted=True)
@@ -133,6 +134,7 @@ def test_asking_for_a_shortlist_leaves_the_population_as_it_was() -> None:
     assert population.learner.organisation.shortlist is None
 
 
+@pytest.mark.slow
 def test_costly_scores_are_measured_with_a_shortlist_too() -> None:
     rows = list(survey(Subject("mlp", "28x28", "autoencoder", "cpu"), (1, 3), [measure_gates], INSTANT, lambda _: None))
     assert [(row.experts, row.gate) for row in rows] == [(1, "flat"), (3, "flat"), (3, "shortlist")]
@@ -147,6 +149,7 @@ def test_what_does_not_fit_is_left_out_with_a_reason() -> None:
     assert "GB" in rows[0].reason
 
 
+@pytest.mark.slow
 def test_all_parts_fill_their_sections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hge.bench.suite.SHORT", INSTANT)
     saved: list[int] = []

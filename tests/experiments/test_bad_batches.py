@@ -90,6 +90,7 @@ def config_of(policy: str) -> RunConfig:
     return override(build_config("split-digits", epochs_scale=0.1), f"on_bad_batch={policy}")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spoiled")
 def test_a_run_skips_bad_batches_and_says_so(tmp_path: Path) -> None:
     result = run(config_of("skip"), tmp_path)
@@ -100,6 +101,7 @@ def test_a_run_skips_bad_batches_and_says_so(tmp_path: Path) -> None:
     assert [e["step"] for e in events] == sorted(e["step"] for e in events)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spoiled")
 @pytest.mark.parametrize("last", [36, 40, 58, 70])
 def test_a_run_with_skips_is_resumed_as_if_nothing_had_happened(last: int, tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ def breaking(monkeypatch: pytest.MonkeyPatch, happen: Break) -> None:
     monkeypatch.setattr(Scenario, "stream", misbehaving)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [RuntimeError("the queue is gone"), KeyboardInterrupt(), OSError(5, "I/O error")])
 @pytest.mark.parametrize("place", [1, 100, 131])
 def test_a_source_that_raises_loses_nothing(
@@ -94,6 +95,7 @@ def full_from(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
     monkeypatch.setattr(Path, "replace", full)
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_a_checkpoint_but_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = outcome(tmp_path / "whole", run(config_of("ge"), tmp_path / "whole"))
     full_from(monkeypatch, 8)
@@ -102,6 +104,7 @@ def test_a_full_disk_costs_a_checkpoint_but_not_the_run(tmp_path: Path, monkeypa
     assert outcome(tmp_path / "full", result) == expected
 
 
+@pytest.mark.slow
 def test_the_old_checkpoint_is_whole_after_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from helpers.cut_off import CutOffError
 
@@ -117,6 +120,7 @@ def test_the_old_checkpoint_is_whole_after_a_full_disk(tmp_path: Path, monkeypat
     assert outcome(tmp_path / "cut", result) == expected
 
 
+@pytest.mark.slow
 def test_events_that_cannot_be_written_end_the_run_which_can_be_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +142,7 @@ def test_events_that_cannot_be_written_end_the_run_which_can_be_resumed(
     assert outcome(tmp_path / "cut", result) == expected
 
 
+@pytest.mark.slow
 def test_the_command_says_which_file_and_what_to_do(tmp_path: Path) -> None:
     """Files may not grow beyond 8 kB: no checkpoint can be written, and after a while no trace."""
     options = ["--epochs-scale", "0.3", "--device", "cpu", "--checkpoint-every", "50", "--out", str(tmp_path / "run")]
@@ -165,6 +170,7 @@ def test_a_record_that_was_shortened_is_told(tmp_path: Path) -> None:
         run(config_of("ge"), tmp_path, resume=True)
 
 
+@pytest.mark.slow
 def test_a_kill_before_the_first_checkpoint_was_finished_begins_anew(tmp_path: Path) -> None:
     (tmp_path / CHECKPOINTS).mkdir(parents=True)
     (tmp_path / CHECKPOINTS / ".state-12.safetensors.tmp").write_bytes(b"half")
@@ -194,6 +200,7 @@ def test_batches_of_one_row(pool: Any, tmp_path: Path) -> None:
     np.testing.assert_array_equal(model.predict_proba(X), twin.predict_proba(X))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The number of unique classes")
 def test_ten_thousand_classes_also_through_the_disk(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
@@ -208,6 +215,7 @@ def test_ten_thousand_classes_also_through_the_disk(tmp_path: Path) -> None:
         twin.partial_fit(X[:1], ["one more"])
 
 
+@pytest.mark.slow
 def test_a_budget_on_experts_is_never_a_crash(tmp_path: Path) -> None:
     X, y = digits(low=True)
     model = GatedExperts(max_experts=2)

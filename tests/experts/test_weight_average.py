@@ -28,6 +28,7 @@ def trained_part(pool: ExpertPool, expert: int) -> dict[str, Tensor]:
     return {n: t for n, t in state.items() if n.startswith("net.") and "optimiser" not in n}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", [EagerPool, StackedPool])
 def test_the_average_answers_and_the_trained_weights_tell_the_loss(

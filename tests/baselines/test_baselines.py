@@ -238,6 +238,7 @@ def test_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     assert results[0]["routed"] == results[1]["routed"]
 
 
+@pytest.mark.slow
 def test_tame_runs_away_where_training_is_unstable(tmp_path: Path) -> None:
     """Section 5.1: without a review, spikes of the loss breed experts; the run stops, and says so."""
     unstable = override(build_config("split-digits", "tame", epochs_scale=0.5), "optimiser.lr=1")
@@ -255,6 +256,7 @@ def test_wrong_settings_are_named(setting: str, message: str) -> None:
         override(build_config("split-digits", "tame"), f"tame.{setting}")
 
 
+@pytest.mark.slow
 def test_blended_streams_run(tmp_path: Path) -> None:
     for method in ("tame", "separate"):
         config = replace(build_config("split-digits", method, epochs_scale=0.1), visits="0 1 0", blend=3)

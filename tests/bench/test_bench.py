@@ -40,6 +40,7 @@ def test_plain_training_imports_nothing_of_hge_but_the_nets() -> None:
     assert {module for module in modules if str(module).startswith("hge")} == {"hge.experts.networks"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS[:2], ids=lambda model: model.score)
 def test_plain_training_learns_the_synthetic_stream(model: Model) -> None:
     torch.manual_seed(0)
@@ -125,6 +126,7 @@ def test_every_expert_of_a_population_is_found_by_its_task(score: plain.ScoreNam
             assert routes.queried[0] == (6 if organised is learner else 1)
 
 
+@pytest.mark.slow
 def test_asking_for_a_shortlist_leaves_the_population_as_it_was() -> None:
     population = Population(Subject("mlp", "28x28", "autoencoder", "cpu"), shortlisted=True)
     population.grow(2)
@@ -173,6 +175,7 @@ def test_all_parts_fill_their_sections(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(row["bytes_per_expert"] > 4 * 784 * 100 for row in document["memory"])
 
 
+@pytest.mark.slow
 def test_the_command_writes_json_and_shows_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hge.bench.suite.SHORT", INSTANT)
     monkeypatch.chdir(tmp_path)

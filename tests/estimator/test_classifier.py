@@ -102,6 +102,7 @@ def test_rows_short_of_a_batch_wait() -> None:
     assert model.experts_[0].batches_trained == 2
 
 
+@pytest.mark.slow
 def test_how_rows_are_cut_into_calls_does_not_matter() -> None:
     X, y = digits()
     whole = GatedExperts().partial_fit(X, y).flush()
@@ -292,6 +293,7 @@ def test_wrong_classes_are_no_bad_batch(classes: Any, message: str) -> None:
     assert model.batches_skipped_ == 0
 
 
+@pytest.mark.slow
 def test_columns_of_which_some_have_names_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = digits(low=True)
     model = GatedExperts().fit(X, y)
@@ -320,6 +322,7 @@ def test_a_window_needs_a_likelihood() -> None:
         model.predict(X)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["eager", "stacked"])
 def test_a_network_that_works_in_place_leaves_the_batch_alone(pool: str) -> None:
     X, y = digits(low=True)
@@ -368,6 +371,7 @@ def test_copies_are_independent() -> None:
     assert len(copy.events_) > len(before)
 
 
+@pytest.mark.slow
 def test_memory_does_not_hold_on_to_whole_calls() -> None:
     rows = np.random.default_rng(0).random((5000, 64), dtype=np.float32)
     model = GatedExperts(epochs=3).fit(rows, np.arange(5000) % 3)
@@ -415,6 +419,7 @@ def test_learns_whatever_grad_mode_the_caller_is_in(mode: Callable[[], Any]) -> 
     np.testing.assert_array_equal(model.predict_proba(X), GatedExperts().partial_fit(X, y).predict_proba(X))
 
 
+@pytest.mark.slow
 def test_broad_newcomer_does_not_take_an_old_task() -> None:
     """Rows that suit the newcomer even better than its own suit their old expert better still."""
     X, y = digits(low=True)
@@ -497,6 +502,7 @@ def test_a_parameter_that_cannot_be_saved_is_named_before_anything_is_written(tm
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.slow
 def test_texts_of_any_type_are_saved(tmp_path: Path) -> None:
     X, y = digits(low=True)
     model = GatedExperts().fit(X, np.array([f"digit {label}" for label in y], dtype=object))

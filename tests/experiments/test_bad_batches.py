@@ -39,6 +39,7 @@ def test_bad_rows_are_skipped_told_and_change_nothing(case: str) -> None:
     np.testing.assert_array_equal(model.predict_proba(X), spared.predict_proba(X))
 
 
+@pytest.mark.slow
 def test_the_first_batch_may_be_bad_and_the_count_is_saved(tmp_path: Path) -> None:
     X, y = digits(low=True)
     model = GatedExperts(on_bad_batch="skip").partial_fit(X[:0], y[:0]).partial_fit(X * np.nan, y)

@@ -73,6 +73,7 @@ def test_a_source_that_ends_early_is_told(tmp_path: Path, monkeypatch: pytest.Mo
         assert run(config_of("ge"), tmp_path)["batches"] == 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_source_that_repeats_needs_no_second_expert(pool: str) -> None:
     for batches in ([BATCHES[0]] * 300, [batch for batch in BATCHES[:14] for _ in range(3)], BATCHES[:14] * 3):
@@ -177,6 +178,7 @@ def test_a_kill_before_the_first_checkpoint_was_finished_begins_anew(tmp_path: P
     assert run(config_of("ge"), tmp_path, resume=True)["batches"] > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameters", [{}, {"gate_score": "class-sketch", "joint": True}, {"organisation": "tree"}])
 def test_a_task_of_a_single_class(parameters: dict[str, Any]) -> None:
     X, y = digits()
@@ -229,6 +231,7 @@ def test_a_budget_on_experts_is_never_a_crash(tmp_path: Path) -> None:
     assert GatedExperts.load(tmp_path).partial_fit(X[:, ::-1], y).n_experts_ == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_learner_may_be_given_its_batches_as_slowly_as_they_come(pool: str) -> None:
     """A source that blocks: batch by batch, each asked for only when the one before was learned, is the same."""

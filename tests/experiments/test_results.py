@@ -228,6 +228,7 @@ def test_a_result_that_is_not_whole_is_named(change: dict[str, Any], named: str,
         read_results(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
 def test_our_own_results_can_be_shown(number: int) -> None:
     table = build_table(number, read_results(ROOT / "results"))

@@ -130,6 +130,7 @@ def test_a_checkpoint_that_lacks_something_is_told_and_kept(
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_an_interrupt_at_the_very_last_batch_loses_nothing(tmp_path: Path) -> None:
     config = build_config("split-digits", epochs_scale=0.05)
     whole = run(config, tmp_path / "whole")

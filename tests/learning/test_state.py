@@ -37,6 +37,7 @@ def test_the_rest_is_as_if_nothing_had_happened(name: str, pool: str) -> None:
     assert seen >= 2, "some moments must fall where batches are set aside"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [VAE, CLASSES], ids=["autoencoder", "class-sketch"])
 def test_other_scores_go_on_alike(spec: PoolSpec) -> None:
     config = SETTINGS["sticky"]

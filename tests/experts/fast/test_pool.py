@@ -135,6 +135,7 @@ def test_runs_are_the_same_as_one_by_one(pool: str, spec: PoolSpec, config: Lear
     np.testing.assert_array_equal(*scores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [SETTINGS["sticky"], SETTINGS["literal"]], ids=["sticky", "literal"])
 def test_two_steps_at_once_are_the_same_as_one_by_one(config: LearnerConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     one, steps, events = learned("stacked", MLP, config, "cpu", in_runs=False)

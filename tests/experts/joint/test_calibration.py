@@ -130,6 +130,7 @@ def test_a_row_alone_gets_the_same_answer(model: GatedExperts) -> None:
     np.testing.assert_allclose(model.predict_proba(X[3:4])[0], together[3], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_it_is_fitted_as_experts_grow_and_only_what_changed_is_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -37,6 +37,7 @@ def autoencoder(config: ScoreConfig, optimiser: OptimiserConfig | None = None, n
     return score
 
 
+@pytest.mark.slow
 def test_autoencoder_score_is_deterministic_and_falls_with_training() -> None:
     x = digits()[:256]
     score = autoencoder(ScoreConfig("autoencoder", kl_weight="elbo"), OptimiserConfig("adam", lr=1e-3))

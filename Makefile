@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help demo test torture check docs format results clean
+.PHONY: help demo quick test torture check docs format results clean
 .DEFAULT_GOAL := help
 
 help:  ## what can be made
@@ -11,6 +11,9 @@ help:  ## what can be made
 
 demo: $(INSTALLED)  ## learn Split Digits from an unlabelled stream and write runs/demo/report.html
 	$(VENV)/bin/hge demo
+
+quick: $(INSTALLED)  ## while writing: doctests and fast tests, in less than a minute
+	OMP_NUM_THREADS=1 $(VENV)/bin/pytest -n 2 -q -m "not slow and not data"
 
 test: $(INSTALLED) check docs  ## all checks, the docs and all tests
 	$(VENV)/bin/pytest -n 2

@@ -17,6 +17,7 @@ from hge.data.catalogue import SCENARIOS
 from hge.experiments.recipes import build_config
 from hge.experiments.runner import run
 
+pytestmark = pytest.mark.slow  # a process each
 RESULT_KEYS = {
     "accuracy_sample",
     "accuracy_batch",

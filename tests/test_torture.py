@@ -34,6 +34,7 @@ def test_killed_three_times_and_no_byte_differs(tmp_path: Path) -> None:
     assert not complaints_of("kills", found)
 
 
+@pytest.mark.slow
 def test_bad_inputs_are_told_and_change_nothing(tmp_path: Path) -> None:
     found = torture_inputs(tmp_path, 500, 1, ignore)
     assert found["examples"] >= 500
@@ -41,12 +42,14 @@ def test_bad_inputs_are_told_and_change_nothing(tmp_path: Path) -> None:
     assert not complaints_of("inputs", found)
 
 
+@pytest.mark.slow
 def test_flipped_bytes_are_recognised(tmp_path: Path) -> None:
     found = torture_flips(tmp_path, 150, 1, ignore)
     assert found["outcomes"].keys() == {"refused", "before", "newest"}
     assert not complaints_of("flips", found)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads Linux's figures")
 def test_a_long_life_takes_no_more_memory(tmp_path: Path) -> None:
     found = torture_soak(tmp_path, 4_000, 400, 1, ignore)
@@ -54,6 +57,7 @@ def test_a_long_life_takes_no_more_memory(tmp_path: Path) -> None:
     assert not complaints_of("soak", found)
 
 
+@pytest.mark.slow
 def test_the_cost_of_checkpoints_is_measured(tmp_path: Path) -> None:
     found = torture_saving(tmp_path, experts=2, turns=1, tell=ignore, every=20)
     assert found["checkpoint_bytes"] > 1_000_000

@@ -156,6 +156,7 @@ def trained() -> tuple[RunConfig, Tame]:
     return config, learner
 
 
+@pytest.mark.slow
 def test_a_row_is_routed_by_itself(trained: tuple[RunConfig, Tame]) -> None:
     config, learner = trained
     tasks = build_scenario(config, Keys(0), None).tasks
@@ -167,6 +168,7 @@ def test_a_row_is_routed_by_itself(trained: tuple[RunConfig, Tame]) -> None:
     assert np.allclose(answers.probabilities(x, together, 10).sum(axis=1), 1)
 
 
+@pytest.mark.slow
 def test_a_batch_goes_by_the_mean_of_its_rows(trained: tuple[RunConfig, Tame]) -> None:
     config, learner = trained
     answers = TameAnswers(learner)
@@ -208,6 +210,7 @@ def test_separate_trains_in_runs_as_one_by_one(kind: type[EagerPool] | type[Stac
         assert torch.equal(told.logits(expert, batches[0].x), one.logits(expert, batches[0].x))
 
 
+@pytest.mark.slow
 def test_runs_leave_what_other_methods_leave(tmp_path: Path) -> None:
     results = {}
     for method in ("ge", "tame", "separate"):
@@ -226,6 +229,7 @@ def test_runs_leave_what_other_methods_leave(tmp_path: Path) -> None:
     assert results["tame"]["accuracy_sample"] <= results["separate"]["accuracy_sample"]
 
 
+@pytest.mark.slow
 def test_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     config = override(build_config("split-digits", "tame", epochs_scale=0.1), "tame.selector_epochs=2")
     results = [run(config, tmp_path / name) for name in ("a", "b")]
@@ -234,6 +238,7 @@ def test_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     assert results[0]["routed"] == results[1]["routed"]
 
 
+@pytest.mark.slow
 def test_tame_runs_away_where_training_is_unstable(tmp_path: Path) -> None:
     """Section 5.1: without a review, spikes of the loss breed experts; the run stops, and says so."""
     unstable = override(build_config("split-digits", "tame", epochs_scale=0.5), "optimiser.lr=1")
@@ -251,6 +256,7 @@ def test_wrong_settings_are_named(setting: str, message: str) -> None:
         override(build_config("split-digits", "tame"), f"tame.{setting}")
 
 
+@pytest.mark.slow
 def test_blended_streams_run(tmp_path: Path) -> None:
     for method in ("tame", "separate"):
         config = replace(build_config("split-digits", method, epochs_scale=0.1), visits="0 1 0", blend=3)

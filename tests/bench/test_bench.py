@@ -40,6 +40,7 @@ def test_plain_training_imports_nothing_of_hge_but_the_nets() -> None:
     assert {module for module in modules if str(module).startswith("hge")} == {"hge.experts.networks"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS[:2], ids=lambda model: model.score)
 def test_plain_training_learns_the_synthetic_stream(model: Model) -> None:
     torch.manual_seed(0)
@@ -108,6 +109,7 @@ def test_turns_alternate() -> None:
     assert Spread.of([0.123456]).median == 0.1235
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", ["sketch", "autoencoder"])
 def test_every_expert_of_a_population_is_found_by_its_task(score: plain.ScoreName) -> None:
     population = Population(Subject("mlp", "28x28", score, "cpu"), shortlisted=True)
@@ -124,6 +126,7 @@ def test_every_expert_of_a_population_is_found_by_its_task(score: plain.ScoreNam
             assert routes.queried[0] == (6 if organised is learner else 1)
 
 
+@pytest.mark.slow
 def test_asking_for_a_shortlist_leaves_the_population_as_it_was() -> None:
     population = Population(Subject("mlp", "28x28", "autoencoder", "cpu"), shortlisted=True)
     population.grow(2)
@@ -133,6 +136,7 @@ def test_asking_for_a_shortlist_leaves_the_population_as_it_was() -> None:
     assert population.learner.organisation.shortlist is None
 
 
+@pytest.mark.slow
 def test_costly_scores_are_measured_with_a_shortlist_too() -> None:
     rows = list(survey(Subject("mlp", "28x28", "autoencoder", "cpu"), (1, 3), [measure_gates], INSTANT, lambda _: None))
     assert [(row.experts, row.gate) for row in rows] == [(1, "flat"), (3, "flat"), (3, "shortlist")]
@@ -147,6 +151,7 @@ def test_what_does_not_fit_is_left_out_with_a_reason() -> None:
     assert "GB" in rows[0].reason
 
 
+@pytest.mark.slow
 def test_all_parts_fill_their_sections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hge.bench.suite.SHORT", INSTANT)
     saved: list[int] = []
@@ -170,6 +175,7 @@ def test_all_parts_fill_their_sections(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(row["bytes_per_expert"] > 4 * 784 * 100 for row in document["memory"])
 
 
+@pytest.mark.slow
 def test_the_command_writes_json_and_shows_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hge.bench.suite.SHORT", INSTANT)
     monkeypatch.chdir(tmp_path)

@@ -153,6 +153,7 @@ def test_verify_compares_each_array(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert f"differs in {key} from" in verdict.detail
 
 
+@pytest.mark.slow
 def test_official_counts_are_enough_where_no_checksum_is_known(tmp_path: Path) -> None:
     write_mnist(tmp_path / "KMNIST", train=60_000, test=10_000)
     verdict = verify("kmnist", tmp_path)

@@ -40,6 +40,7 @@ def two_tasks(epochs: int = 12, **parameters: Any) -> GatedExperts:
     return model
 
 
+@pytest.mark.slow
 def test_learns_two_tasks_without_being_told() -> None:
     model = two_tasks()
     X, y = digits()
@@ -53,6 +54,7 @@ def test_learns_two_tasks_without_being_told() -> None:
     assert ((confidence > 0) & (confidence <= 1)).all()
 
 
+@pytest.mark.slow
 def test_labels_may_be_strings_and_inputs_tensors() -> None:
     X, y = digits(low=True)
     names = np.array(["zero", "one", "two", "three", "four"])[y]
@@ -63,6 +65,7 @@ def test_labels_may_be_strings_and_inputs_tensors() -> None:
     np.testing.assert_array_equal(numbers.predict(X), y[[np.flatnonzero(names == n)[0] for n in model.predict(X)]])
 
 
+@pytest.mark.slow
 def test_giving_classes_changes_no_decision() -> None:
     with_classes, without = GatedExperts(), GatedExperts()
     for low in (False, True):
@@ -99,6 +102,7 @@ def test_rows_short_of_a_batch_wait() -> None:
     assert model.experts_[0].batches_trained == 2
 
 
+@pytest.mark.slow
 def test_how_rows_are_cut_into_calls_does_not_matter() -> None:
     X, y = digits()
     whole = GatedExperts().partial_fit(X, y).flush()
@@ -117,6 +121,7 @@ def test_any_batch_size(batch_size: int) -> None:
     assert np.isfinite(model.predict_proba(X)).all()
 
 
+@pytest.mark.slow
 def test_batch_routing_sends_all_rows_to_one_expert() -> None:
     model = two_tasks()
     model.set_params(routing="batch")
@@ -127,6 +132,7 @@ def test_batch_routing_sends_all_rows_to_one_expert() -> None:
     assert model.score(X, y) > 0.95
 
 
+@pytest.mark.slow
 def test_fit_forgets_and_the_same_seed_gives_the_same_model() -> None:
     X, y = digits(low=True)
     model = two_tasks(epochs=4)
@@ -147,6 +153,7 @@ def test_survives_pickling_and_goes_on() -> None:
     np.testing.assert_array_equal(model.predict_proba(X), copy.predict_proba(X))
 
 
+@pytest.mark.slow
 def test_works_in_scikit_learns_tools() -> None:
     X, y = digits(low=True)
     assert cross_val_score(GatedExperts(epochs=15), X, y, cv=3).mean() > 0.9
@@ -170,6 +177,7 @@ def own_net(shape: tuple[int, ...], outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(shape[0], 50), nn.BatchNorm1d(50), nn.Tanh(), nn.Linear(50, outputs))
 
 
+@pytest.mark.slow
 def test_users_networks() -> None:
     X, y = digits(low=True)
     model = GatedExperts(net=own_net, gate_score="autoencoder", autoencoder=OwnAutoencoder, epochs=5).fit(X, y)
@@ -285,6 +293,7 @@ def test_wrong_classes_are_no_bad_batch(classes: Any, message: str) -> None:
     assert model.batches_skipped_ == 0
 
 
+@pytest.mark.slow
 def test_columns_of_which_some_have_names_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = digits(low=True)
     model = GatedExperts().fit(X, y)
@@ -305,6 +314,7 @@ def test_columns_of_which_some_have_names_change_nothing(monkeypatch: pytest.Mon
     assert (fresh.batches_skipped_, fresh.partial_fit(X, y).n_experts_) == (1, 1)
 
 
+@pytest.mark.slow
 def test_a_window_needs_a_likelihood() -> None:
     X, y = digits(low=True)
     model = GatedExperts(gate_score="autoencoder", routing="window").fit(X, y)
@@ -312,6 +322,7 @@ def test_a_window_needs_a_likelihood() -> None:
         model.predict(X)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["eager", "stacked"])
 def test_a_network_that_works_in_place_leaves_the_batch_alone(pool: str) -> None:
     X, y = digits(low=True)
@@ -360,6 +371,7 @@ def test_copies_are_independent() -> None:
     assert len(copy.events_) > len(before)
 
 
+@pytest.mark.slow
 def test_memory_does_not_hold_on_to_whole_calls() -> None:
     rows = np.random.default_rng(0).random((5000, 64), dtype=np.float32)
     model = GatedExperts(epochs=3).fit(rows, np.arange(5000) % 3)
@@ -407,6 +419,7 @@ def test_learns_whatever_grad_mode_the_caller_is_in(mode: Callable[[], Any]) -> 
     np.testing.assert_array_equal(model.predict_proba(X), GatedExperts().partial_fit(X, y).predict_proba(X))
 
 
+@pytest.mark.slow
 def test_broad_newcomer_does_not_take_an_old_task() -> None:
     """Rows that suit the newcomer even better than its own suit their old expert better still."""
     X, y = digits(low=True)
@@ -433,6 +446,7 @@ def test_learns_from_generators_and_data_loaders() -> None:
         np.testing.assert_array_equal(model.predict_proba(X), whole.predict_proba(X))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("organisation", ["tree", "lca"])
 def test_experts_may_be_organised_as_a_tree(organisation: str) -> None:
     model = two_tasks(organisation=organisation)
@@ -446,6 +460,7 @@ def test_experts_may_be_organised_as_a_tree(organisation: str) -> None:
         GatedExperts(organisation="bush").fit(X, y)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameters", [{}, {"organisation": "tree"}, {"joint": True, "gate_score": "class-sketch"}])
 def test_a_saved_model_goes_on_as_if_nothing_had_happened(parameters: dict[str, Any], tmp_path: Path) -> None:
     low, high = digits(low=True), digits(low=False)
@@ -487,6 +502,7 @@ def test_a_parameter_that_cannot_be_saved_is_named_before_anything_is_written(tm
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.slow
 def test_texts_of_any_type_are_saved(tmp_path: Path) -> None:
     X, y = digits(low=True)
     model = GatedExperts().fit(X, np.array([f"digit {label}" for label in y], dtype=object))

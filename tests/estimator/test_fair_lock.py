@@ -44,6 +44,7 @@ def beside(work: Callable[[], Any]) -> Iterator[list[BaseException]]:
     assert not thread.is_alive()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameters", [{}, {"organisation": "tree"}, {"gate_score": "autoencoder", "pool": "eager"}])
 def test_predictions_are_of_one_state(parameters: dict[str, Any]) -> None:
     """Whatever is predicted while another thread learns is what some state between two batches predicts."""
@@ -65,6 +66,7 @@ def test_predictions_are_of_one_state(parameters: dict[str, Any]) -> None:
     assert model.predict_proba(X).tobytes() == alone.predict_proba(X).tobytes()
 
 
+@pytest.mark.slow
 def test_a_long_call_lets_others_in() -> None:
     X, y = digits()
     model = GatedExperts(batch_size=4).partial_fit(X, y)

@@ -39,6 +39,7 @@ def test_bad_rows_are_skipped_told_and_change_nothing(case: str) -> None:
     np.testing.assert_array_equal(model.predict_proba(X), spared.predict_proba(X))
 
 
+@pytest.mark.slow
 def test_the_first_batch_may_be_bad_and_the_count_is_saved(tmp_path: Path) -> None:
     X, y = digits(low=True)
     model = GatedExperts(on_bad_batch="skip").partial_fit(X[:0], y[:0]).partial_fit(X * np.nan, y)
@@ -90,6 +91,7 @@ def config_of(policy: str) -> RunConfig:
     return override(build_config("split-digits", epochs_scale=0.1), f"on_bad_batch={policy}")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spoiled")
 def test_a_run_skips_bad_batches_and_says_so(tmp_path: Path) -> None:
     result = run(config_of("skip"), tmp_path)
@@ -100,6 +102,7 @@ def test_a_run_skips_bad_batches_and_says_so(tmp_path: Path) -> None:
     assert [e["step"] for e in events] == sorted(e["step"] for e in events)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("spoiled")
 @pytest.mark.parametrize("last", [36, 40, 58, 70])
 def test_a_run_with_skips_is_resumed_as_if_nothing_had_happened(last: int, tmp_path: Path) -> None:

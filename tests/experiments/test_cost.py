@@ -32,18 +32,21 @@ def cost(tmp_path: Path, *settings: str) -> dict[str, dict[str, float]]:
     return counted
 
 
+@pytest.mark.slow
 def test_a_sketch_is_projected_once_and_a_batch_is_one_row(tmp_path: Path) -> None:
     found = cost(tmp_path)
     assert found["sample"]["gate_multiply_adds"] == PROJECTION + PRODUCTS + 5 * PRODUCTS
     assert found["batch"]["gate_multiply_adds"] == round(PROJECTION + PRODUCTS + 5 * PRODUCTS / 32)
 
 
+@pytest.mark.slow
 def test_classes_are_counted_as_far_as_they_are_an_experts_own(tmp_path: Path) -> None:
     found = cost(tmp_path, "score.name=class-sketch")
     for routing in ("sample", "batch"):
         assert found[routing]["gate_multiply_adds"] == PROJECTION + PRODUCTS + 5 * 2 * PRODUCTS
 
 
+@pytest.mark.slow
 def test_networks_are_counted_for_those_who_are_asked(tmp_path: Path) -> None:
     flat, tree = (
         cost(tmp_path / name, "score.name=autoencoder", f"learner.organisation={name}") for name in ("flat", "tree")

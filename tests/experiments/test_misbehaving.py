@@ -40,6 +40,7 @@ def breaking(monkeypatch: pytest.MonkeyPatch, happen: Break) -> None:
     monkeypatch.setattr(Scenario, "stream", misbehaving)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [RuntimeError("the queue is gone"), KeyboardInterrupt(), OSError(5, "I/O error")])
 @pytest.mark.parametrize("place", [1, 100, 131])
 def test_a_source_that_raises_loses_nothing(
@@ -72,6 +73,7 @@ def test_a_source_that_ends_early_is_told(tmp_path: Path, monkeypatch: pytest.Mo
         assert run(config_of("ge"), tmp_path)["batches"] == 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_source_that_repeats_needs_no_second_expert(pool: str) -> None:
     for batches in ([BATCHES[0]] * 300, [batch for batch in BATCHES[:14] for _ in range(3)], BATCHES[:14] * 3):
@@ -94,6 +96,7 @@ def full_from(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
     monkeypatch.setattr(Path, "replace", full)
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_a_checkpoint_but_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = outcome(tmp_path / "whole", run(config_of("ge"), tmp_path / "whole"))
     full_from(monkeypatch, 8)
@@ -102,6 +105,7 @@ def test_a_full_disk_costs_a_checkpoint_but_not_the_run(tmp_path: Path, monkeypa
     assert outcome(tmp_path / "full", result) == expected
 
 
+@pytest.mark.slow
 def test_the_old_checkpoint_is_whole_after_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from helpers.cut_off import CutOffError
 
@@ -117,6 +121,7 @@ def test_the_old_checkpoint_is_whole_after_a_full_disk(tmp_path: Path, monkeypat
     assert outcome(tmp_path / "cut", result) == expected
 
 
+@pytest.mark.slow
 def test_events_that_cannot_be_written_end_the_run_which_can_be_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +143,7 @@ def test_events_that_cannot_be_written_end_the_run_which_can_be_resumed(
     assert outcome(tmp_path / "cut", result) == expected
 
 
+@pytest.mark.slow
 def test_the_command_says_which_file_and_what_to_do(tmp_path: Path) -> None:
     """Files may not grow beyond 8 kB: no checkpoint can be written, and after a while no trace."""
     options = ["--epochs-scale", "0.3", "--device", "cpu", "--checkpoint-every", "50", "--out", str(tmp_path / "run")]
@@ -165,12 +171,14 @@ def test_a_record_that_was_shortened_is_told(tmp_path: Path) -> None:
         run(config_of("ge"), tmp_path, resume=True)
 
 
+@pytest.mark.slow
 def test_a_kill_before_the_first_checkpoint_was_finished_begins_anew(tmp_path: Path) -> None:
     (tmp_path / CHECKPOINTS).mkdir(parents=True)
     (tmp_path / CHECKPOINTS / ".state-12.safetensors.tmp").write_bytes(b"half")
     assert run(config_of("ge"), tmp_path, resume=True)["batches"] > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameters", [{}, {"gate_score": "class-sketch", "joint": True}, {"organisation": "tree"}])
 def test_a_task_of_a_single_class(parameters: dict[str, Any]) -> None:
     X, y = digits()
@@ -194,6 +202,7 @@ def test_batches_of_one_row(pool: Any, tmp_path: Path) -> None:
     np.testing.assert_array_equal(model.predict_proba(X), twin.predict_proba(X))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The number of unique classes")
 def test_ten_thousand_classes_also_through_the_disk(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
@@ -208,6 +217,7 @@ def test_ten_thousand_classes_also_through_the_disk(tmp_path: Path) -> None:
         twin.partial_fit(X[:1], ["one more"])
 
 
+@pytest.mark.slow
 def test_a_budget_on_experts_is_never_a_crash(tmp_path: Path) -> None:
     X, y = digits(low=True)
     model = GatedExperts(max_experts=2)
@@ -221,6 +231,7 @@ def test_a_budget_on_experts_is_never_a_crash(tmp_path: Path) -> None:
     assert GatedExperts.load(tmp_path).partial_fit(X[:, ::-1], y).n_experts_ == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_learner_may_be_given_its_batches_as_slowly_as_they_come(pool: str) -> None:
     """A source that blocks: batch by batch, each asked for only when the one before was learned, is the same."""

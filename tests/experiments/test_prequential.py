@@ -23,6 +23,7 @@ def cut_off(step: Any, total: int, learner: Any) -> None:
         raise CutOffError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["default", "best"])
 def test_asking_changes_nothing(recipe: str, tmp_path: Path) -> None:
     config = build_config("recurring-digits", "ge", recipe, epochs_scale=0.1)
@@ -40,6 +41,7 @@ def test_asking_changes_nothing(recipe: str, tmp_path: Path) -> None:
         assert sum(found["after_visits"][-1]) / 5 == pytest.approx(plain["accuracy_sample"], abs=0.01)
 
 
+@pytest.mark.slow
 def test_cut_off_and_resumed(tmp_path: Path) -> None:
     config = replace(build_config("recurring-digits", epochs_scale=0.1), track=True)
     whole = run(config, tmp_path / "whole")

@@ -228,12 +228,14 @@ def test_a_result_that_is_not_whole_is_named(change: dict[str, Any], named: str,
         read_results(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
 def test_our_own_results_can_be_shown(number: int) -> None:
     table = build_table(number, read_results(ROOT / "results"))
     assert all(write(number, table) for write in FORMATS.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -251,6 +253,7 @@ def test_wrong_calls_end_with_one_line(arguments: list[str], message: str, tmp_p
     assert message in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", ["80", "160"])
 def test_a_terminal_of_any_width_can_show_a_table(columns: str, tmp_path: Path) -> None:
     run = result("smnist", "ge", **WHOLE | accuracies(99.5, 90.0)) | {"experts_unpromoted": 2}
@@ -267,6 +270,7 @@ def test_a_terminal_of_any_width_can_show_a_table(columns: str, tmp_path: Path) 
         assert text in words
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_file(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hge", "table", "5", "--format", "json", "--out", "t.json"]
     (tmp_path / "results").mkdir()

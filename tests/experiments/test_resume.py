@@ -24,6 +24,7 @@ from hge.experts.joint.calibration import Effort
 EVERY = 41
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["ge", "tame"])
 def test_a_run_that_is_cut_off_in_its_tests_need_not_learn_again(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -53,6 +54,7 @@ def test_a_run_without_checkpoints_leaves_none_of_another(tmp_path: Path) -> Non
     assert not (tmp_path / CHECKPOINTS).exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "recipe"),
     [
@@ -84,6 +86,7 @@ def test_cut_off_twice_and_resumed(method: str, recipe: str, tmp_path: Path) -> 
         assert not (folder / CHECKPOINTS).exists(), "a finished run needs none"
 
 
+@pytest.mark.slow
 def test_a_joint_that_looks_at_a_part_of_the_rows_goes_on_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +130,7 @@ def test_a_checkpoint_that_lacks_something_is_told_and_kept(
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.slow
 def test_an_interrupt_at_the_very_last_batch_loses_nothing(tmp_path: Path) -> None:
     config = build_config("split-digits", epochs_scale=0.05)
     whole = run(config, tmp_path / "whole")
@@ -147,6 +151,7 @@ def test_an_interrupt_at_the_very_last_batch_loses_nothing(tmp_path: Path) -> No
     assert result["accuracy_batch"] == whole["accuracy_batch"]
 
 
+@pytest.mark.slow
 def test_resuming_nothing_begins_at_the_beginning(tmp_path: Path) -> None:
     config = config_of("ge")
     expected = outcome(tmp_path / "a", run(config, tmp_path / "a", checkpoint_every=0))

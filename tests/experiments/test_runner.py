@@ -23,6 +23,7 @@ def decisions(folder: Path) -> list[list[object]]:
     return [[e["event"], e["step"], e["expert"]] for e in events if e["event"] in kept]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scenario", ["split-digits", "recurring-digits"])
 def test_golden_decisions(scenario: str, tmp_path: Path) -> None:
     """Recorded by `hge run SCENARIO --epochs-scale 0.5`. A change here is a change of algorithm: see CHANGELOG.md."""
@@ -32,6 +33,7 @@ def test_golden_decisions(scenario: str, tmp_path: Path) -> None:
     assert (result["experts"], result["switches_missed"], result["switches_false"]) == (5, 0, 0)
 
 
+@pytest.mark.slow
 def test_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     config = build_config("split-digits", epochs_scale=0.2)
     results = [run(config, tmp_path / name) for name in ("a", "b")]
@@ -42,6 +44,7 @@ def test_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "c" / "events.jsonl").read_bytes() != (tmp_path / "a" / "events.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 def test_signed_deviation_runs_away(tmp_path: Path) -> None:
     """Reading 2 of docs/paper.md: the deviation as printed, without review, breeds experts within one task."""
     literal = override(build_config("split-digits", "ge-no-review"), "learner.signed_deviation=true")
@@ -53,6 +56,7 @@ def test_signed_deviation_runs_away(tmp_path: Path) -> None:
     assert absolute["experts"] == 5
 
 
+@pytest.mark.slow
 def test_papers_recipe_finds_the_tasks(tmp_path: Path) -> None:
     result = run(build_config("split-digits", recipe="paper", epochs_scale=0.5), tmp_path)
     assert decisions(tmp_path) == json.loads((GOLDEN / "split-digits-paper.json").read_text())

@@ -27,6 +27,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return gates(config, tmp_path_factory.mktemp("gates"), validation=True)
 
 
+@pytest.mark.slow
 def test_every_score_is_on_the_board_with_its_cost(result: dict[str, Any]) -> None:
     rows = {row["score"]: row for row in result["scores"]}
     assert list(rows) == ["sketch", "autoencoder", "class-sketch", "energy", "joint"]
@@ -39,6 +40,7 @@ def test_every_score_is_on_the_board_with_its_cost(result: dict[str, Any]) -> No
     assert all(row["microseconds"] > 0 for row in rows.values())
 
 
+@pytest.mark.slow
 def test_the_joint_is_as_good_as_its_best_part(result: dict[str, Any]) -> None:
     gate = {row["score"]: row["gate_accuracy"] for row in result["scores"]}
     one_row = 100 / 16 / 5  # the validation part has about 16 rows a task
@@ -48,6 +50,7 @@ def test_the_joint_is_as_good_as_its_best_part(result: dict[str, Any]) -> None:
     assert result["part"] == "validation"
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_table_json_and_a_plot(tmp_path: Path) -> None:
     arguments = ["gates", "split-digits", "--epochs-scale", "0.05", "--no-autoencoder", "--validation", "--seed", "100"]
     done = CliRunner().invoke(app, [*arguments, "--device", "cpu", "--out", str(tmp_path)], catch_exceptions=False)
@@ -71,6 +74,7 @@ def test_the_validation_part_is_a_tenth_that_nobody_trains_on() -> None:
     assert 0.05 < share < 0.15
 
 
+@pytest.mark.slow
 def test_strangers_are_told_and_the_page_shows_it(result: dict[str, Any]) -> None:
     roc = result["unknown"]
     assert 80 < roc["area"] <= 100

@@ -19,6 +19,7 @@ from hge.gating.tree import Tree
 SHORT = replace(build_config("split-digits", "organise"), epochs=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "order"),
     [

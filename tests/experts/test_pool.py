@@ -65,7 +65,10 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device(request.param)
 
 
-@pytest.fixture(params=SPECS, ids=SPECS)
+@pytest.fixture(
+    params=[pytest.param(n, marks=pytest.mark.slow) if s.net is NETS["resnet18"] else n for n, s in SPECS.items()],
+    ids=SPECS,
+)
 def spec(request: pytest.FixtureRequest) -> PoolSpec:
     return SPECS[request.param]
 
@@ -131,6 +134,7 @@ def test_unusable_device_is_named() -> None:
         resolve_device(2**70)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_images_are_changed_by_step_and_expert_and_only_for_the_expert() -> None:
     pools = [
         StackedPool(replace(SPECS["augmented images"], augment=flag), Keys(3), torch.device("cpu")) for flag in (1, 0)

@@ -28,6 +28,7 @@ def trained_part(pool: ExpertPool, expert: int) -> dict[str, Tensor]:
     return {n: t for n, t in state.items() if n.startswith("net.") and "optimiser" not in n}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", [EagerPool, StackedPool])
 def test_the_average_answers_and_the_trained_weights_tell_the_loss(
@@ -53,6 +54,7 @@ def test_the_average_answers_and_the_trained_weights_tell_the_loss(
     assert torch.equal(torch.from_numpy(averaged.evidence(1, batch.x).logits), answers.double().cpu())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [EagerPool, StackedPool])
 def test_a_refused_batch_leaves_the_average_alone(kind: type[EagerPool] | type[StackedPool]) -> None:
     pool = kind(AVERAGED, Keys(3), torch.device("cpu"))

@@ -104,6 +104,7 @@ def by_autoencoder(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[s
     return found
 
 
+@pytest.mark.slow
 def test_a_costly_score_is_asked_of_few_at_no_loss(by_autoencoder: dict[str, dict[str, float]]) -> None:
     flat, tree = by_autoencoder["flat"], by_autoencoder["tree"]
     assert flat["experts"] == tree["experts"] == flat["experts_queried_batch"] == 5
@@ -113,6 +114,7 @@ def test_a_costly_score_is_asked_of_few_at_no_loss(by_autoencoder: dict[str, dic
     assert gates[1] < gates[0] / 2
 
 
+@pytest.mark.slow
 def test_a_joint_score_asks_the_shortlist_only(tmp_path: Path) -> None:
     X, y = load_digits(return_X_y=True)
     X = X / 16

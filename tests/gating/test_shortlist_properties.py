@@ -85,6 +85,7 @@ def lengths(learner: Learner) -> list[int]:
     return [getattr(learner.shortlist, name) for name in names]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spec", "joint", "pool"),
     [(SHORTLISTED, False, "eager"), (SHORTLISTED, False, "stacked"), (CLASSES, True, "stacked")],
@@ -122,6 +123,7 @@ def joint_models() -> dict[str, GatedExperts]:
     return made
 
 
+@pytest.mark.slow
 def test_a_joint_score_routes_batches_as_it_would_by_all_evidence(joint_models: dict[str, GatedExperts]) -> None:
     X, y = load_digits(return_X_y=True)
     flat, tree = (Answerer(joint_models[name]._learner) for name in ("flat", "tree"))
@@ -138,6 +140,7 @@ def test_a_joint_score_routes_batches_as_it_would_by_all_evidence(joint_models: 
         assert np.isfinite(logs).all()
 
 
+@pytest.mark.slow
 def test_a_joint_scores_probabilities_sum_to_one(joint_models: dict[str, GatedExperts]) -> None:
     X, y = load_digits(return_X_y=True)
     tree = joint_models["tree"]

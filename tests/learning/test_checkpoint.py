@@ -46,6 +46,7 @@ def mine(folder: Path, tmp_path: Path) -> Path:
     return tmp_path / "c"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETTINGS)
 def test_through_the_disk_and_on(name: str, tmp_path: Path) -> None:
     whole, _ = learner_of(SETTINGS[name], "stacked", MLP)
@@ -157,6 +158,7 @@ def test_no_checkpoint_is_said_so(tmp_path: Path) -> None:
         read_checkpoint(tmp_path)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 @pytest.mark.filterwarnings("ignore:.*trying the checkpoint before it")

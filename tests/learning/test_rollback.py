@@ -47,6 +47,7 @@ def finite(learner: Learner) -> bool:
     return all(bool(t.isfinite().all()) for state in states for t in state.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_broken_weights_are_rolled_back_at_the_next_batch(name: str, pool: str) -> None:
@@ -131,6 +132,7 @@ def test_training_that_diverges_is_told_and_the_model_answers(parameters: dict[s
     assert all(np.isfinite(e.loss) for e in model.experts_)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gate_score", ["sketch", "class-sketch", "autoencoder"])
 @pytest.mark.filterwarnings("ignore")
 def test_rows_at_the_limit_do_not_crash(gate_score: Any) -> None:

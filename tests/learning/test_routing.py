@@ -51,6 +51,7 @@ def accuracy(learner: Learner, tasks: Sequence[Task]) -> float:
     return 100 * float((answers.argmax(axis=1) == y).mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("score", "least"), [("sketch", 93), ("autoencoder", 80)])
 def test_newcomers_that_were_never_promoted_answer(score: str, least: float) -> None:
     """Reading 12 of docs/paper.md: without this, five correct experts give 20 %."""
@@ -62,6 +63,7 @@ def test_newcomers_that_were_never_promoted_answer(score: str, least: float) -> 
     assert accuracy(learner, scenario.tasks) < 25
 
 
+@pytest.mark.slow
 def test_newcomer_answers_without_spoiling_the_others() -> None:
     """Stopped soon after the last expert was created: its task is answered, and the others hardly lose."""
     learner, scenario = learned(LearnerConfig(promote_by_replay=False), batches_after_last_creation=20)
@@ -75,6 +77,7 @@ def test_newcomer_answers_without_spoiling_the_others() -> None:
     assert with_newcomer[1] > 90
 
 
+@pytest.mark.slow
 def test_without_newcomers_the_option_changes_nothing() -> None:
     learner, scenario = learned(LearnerConfig())
     x = scenario.tasks[2].test.whole().x
@@ -85,6 +88,7 @@ def test_without_newcomers_the_option_changes_nothing() -> None:
     np.testing.assert_array_equal(on.scores, off.scores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("window", [50, NEVER])
 def test_row_is_answered_alike_alone_in_a_pure_and_in_a_mixed_batch(window: int) -> None:
     learner, scenario = learned(LearnerConfig(promotion_window=window, promote_by_replay=False), epochs=8)
@@ -100,6 +104,7 @@ def test_row_is_answered_alike_alone_in_a_pure_and_in_a_mixed_batch(window: int)
         np.testing.assert_allclose(probabilities, results[0][1], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_large_inputs_are_cut_into_parts_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     learner, scenario = learned(LearnerConfig(), epochs=8)
     x = torch.cat([task.test.whole().x for task in scenario.tasks])
@@ -112,6 +117,7 @@ def test_large_inputs_are_cut_into_parts_without_a_trace(monkeypatch: pytest.Mon
     np.testing.assert_allclose(answerer.probabilities(x, parts, scenario.classes), expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_confidence_is_a_probability_that_falls_with_doubt() -> None:
     learner, scenario = learned(LearnerConfig())
     answerer, x = Answerer(learner), torch.cat([task.test.whole().x for task in scenario.tasks])
@@ -126,6 +132,7 @@ def test_confidence_is_a_probability_that_falls_with_doubt() -> None:
     np.testing.assert_allclose(answerer.confidence(followed, "window"), posterior.max(axis=0))
 
 
+@pytest.mark.slow
 def test_batch_routing_chooses_one_expert() -> None:
     learner, scenario = learned(LearnerConfig(), epochs=8)
     routes = Answerer(learner).route(scenario.tasks[3].test.whole().x, "batch")
@@ -133,6 +140,7 @@ def test_batch_routing_chooses_one_expert() -> None:
     assert routes.queried.tolist() == [5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config", [LearnerConfig(organisation="tree"), LearnerConfig(promotion_window=NEVER, promote_by_replay=False)]
 )

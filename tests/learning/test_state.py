@@ -15,6 +15,7 @@ MOMENTS = (1, 17, 33, 36, 45, 61, 64, 100)
 """In the middle of a task, with batches set aside (32 to 35, 61 …), on probation (36), at an end."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_the_rest_is_as_if_nothing_had_happened(name: str, pool: str) -> None:
@@ -36,6 +37,7 @@ def test_the_rest_is_as_if_nothing_had_happened(name: str, pool: str) -> None:
     assert seen >= 2, "some moments must fall where batches are set aside"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [VAE, CLASSES], ids=["autoencoder", "class-sketch"])
 def test_other_scores_go_on_alike(spec: PoolSpec) -> None:
     config = SETTINGS["sticky"]

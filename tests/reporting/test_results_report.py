@@ -31,6 +31,7 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
     return folder, run(replace(build_config("recurring-digits", epochs_scale=0.2), track=True), folder)
 
 
+@pytest.mark.slow
 def test_our_own_results_make_a_page_by_themselves(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "results", tmp_path / "results")
     page = write_overview(tmp_path / "results").read_text()
@@ -40,6 +41,7 @@ def test_our_own_results_make_a_page_by_themselves(tmp_path: Path) -> None:
     assert not re.search(r'(src|href)="(?!#|data:)', page), "nothing is fetched from elsewhere"
 
 
+@pytest.mark.slow
 def test_streams_and_survival_are_shown_where_they_were_recorded(tracked: Any, tmp_path: Path) -> None:
     _, result = tracked
     (tmp_path / "run.json").write_text(json.dumps(result))
@@ -58,6 +60,7 @@ def test_streams_and_survival_are_shown_where_they_were_recorded(tracked: Any, t
     assert "Survival" not in write_overview(tmp_path).read_text()
 
 
+@pytest.mark.slow
 def test_runs_of_other_batches_or_precision_stand_apart(tracked: Any, tmp_path: Path) -> None:
     _, result = tracked
     changes: tuple[dict[str, Any], ...] = ({}, {"batch_size": 8}, {"test_batch_size": 1}, {"precision": "bf16"})
@@ -69,6 +72,7 @@ def test_runs_of_other_batches_or_precision_stand_apart(tracked: Any, tmp_path: 
         assert f"<td>recurring-digits, ge, default, 8 epochs{end}</td><td>1</td>" in page
 
 
+@pytest.mark.slow
 def test_a_run_that_ended_before_anything_was_seen_has_no_stream(tracked: Any, tmp_path: Path) -> None:
     folder, result = tracked
     nothing = result | {"tracked": result["tracked"] | {"prequential": [], "after_visits": []}, "dnf": True}
@@ -79,6 +83,7 @@ def test_a_run_that_ended_before_anything_was_seen_has_no_stream(tracked: Any, t
     assert "Accuracy over the stream" not in write_report(tmp_path / "run").read_text()
 
 
+@pytest.mark.slow
 def test_a_seed_counts_once_by_its_tracked_run(tracked: Any, tmp_path: Path) -> None:
     _, result = tracked
     plain = {name: value for name, value in result.items() if name != "tracked"}
@@ -89,6 +94,7 @@ def test_a_seed_counts_once_by_its_tracked_run(tracked: Any, tmp_path: Path) -> 
     assert "Accuracy over the stream" in page
 
 
+@pytest.mark.slow
 def test_boards_of_other_scores_networks_or_parts_are_not_averaged(tracked: Any, tmp_path: Path) -> None:
     _, result = tracked
     (tmp_path / "run.json").write_text(json.dumps(result))
@@ -109,6 +115,7 @@ def test_boards_of_other_scores_networks_or_parts_are_not_averaged(tracked: Any,
     assert page.count("<h3>smnist") == 3
 
 
+@pytest.mark.slow
 def test_a_tree_is_drawn_where_there_is_one(tmp_path: Path) -> None:
     for recipe, titles in (("default", []), ("paper", ["HGE: Algorithm 3 in the order of the tasks"])):
         folder = tmp_path / recipe
@@ -116,11 +123,13 @@ def test_a_tree_is_drawn_where_there_is_one(tmp_path: Path) -> None:
         assert re.findall("<figcaption>(.*?)</figcaption>", write_overview(folder).read_text()) == titles
 
 
+@pytest.mark.slow
 def test_a_tracked_run_shows_its_stream(tracked: Any) -> None:
     folder, _ = tracked
     assert "Accuracy over the stream" in write_report(folder).read_text()
 
 
+@pytest.mark.slow
 def test_the_command_takes_a_run_or_a_folder_of_results(tracked: Any, tmp_path: Path) -> None:
     folder, result = tracked
     (tmp_path / "results").mkdir()

@@ -60,6 +60,7 @@ def test_a_lost_nodes_run_goes_on_elsewhere(cluster: Any, tmp_path: Path) -> Non
         assert lasting(result) == lasting(run(job.config, tmp_path / "whole"))
 
 
+@pytest.mark.slow
 def test_without_ray_it_says_what_to_install(tmp_path: Path) -> None:
     code = "import sys; sys.modules['ray'] = None; sys.argv = ['hge', *sys.argv[1:]]; import hge.__main__"
     options = ["--scenario", "split-digits", "--method", "ge", "--executor", "ray"]

@@ -59,6 +59,7 @@ def test_narrowing_down() -> None:
         choose(needed, ["imgnet-10"], ["tame"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["paper", "best"])
 def test_jobs_are_plain_json_and_have_names_of_their_own(recipe: str) -> None:
     made = jobs_of(subjects([1, 2, 3, 4, 5]), recipe=recipe, seeds=2, track=True)
@@ -114,6 +115,7 @@ def test_whatever_decides_a_runs_outcome_is_in_its_name() -> None:
     assert not set(" :/").intersection("".join(names))
 
 
+@pytest.mark.slow
 def test_results_that_are_there_have_the_names_of_their_runs() -> None:
     for file in (ROOT / "results" / SUBFOLDER).glob("*.json"):
         told = json.loads(file.read_text())["protocol"]
@@ -165,6 +167,7 @@ def test_what_has_an_option_of_its_own_is_not_set(setting: str) -> None:
         jobs_of([("smnist", "ge")], assignments=[setting])
 
 
+@pytest.mark.slow
 def test_one_that_fails_or_dies_leaves_the_others_alone(tmp_path: Path) -> None:
     good, dying = jobs_of([("split-digits", "ge")], seeds=2)
     [failing] = jobs_of([("smnist", "ge")])  # of which there are no data
@@ -197,6 +200,7 @@ def test_a_process_that_dies_while_it_tells_its_result(tmp_path: Path) -> None:
     assert (outcome.result, outcome.error) == (None, "its process died with exit code 3")
 
 
+@pytest.mark.slow
 def test_a_run_whose_end_was_not_heard_of_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [job] = jobs_of([("split-digits", "ge")], epochs_scale=0.05)
     place = Place(tmp_path, runs_at_once=3)
@@ -212,6 +216,7 @@ def test_a_run_whose_end_was_not_heard_of_is_not_made_again(tmp_path: Path, monk
     assert "NoneType" in carry_out(other, Place(tmp_path)).error
 
 
+@pytest.mark.slow
 def test_the_commit_is_that_of_the_code_which_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [job] = jobs_of([("split-digits", "ge")], epochs_scale=0.05)
 
@@ -237,6 +242,7 @@ def test_the_commit_is_that_of_the_code_which_ran(tmp_path: Path, monkeypatch: p
     assert (told["commit"], told["earlier_commits"]) == ("another", ["one"])
 
 
+@pytest.mark.slow
 def test_a_result_of_another_commit_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [job] = jobs_of([("split-digits", "ge")], epochs_scale=0.05)
     for commit in ("one", "another"):
@@ -294,6 +300,7 @@ def hge(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_dry_run_prints_jobs_and_writes_nothing(tmp_path: Path) -> None:
     done = hge("--table", "4", "--scenario", "smnist", "--seeds", "2", "--dry-run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -306,6 +313,7 @@ def test_dry_run_prints_jobs_and_writes_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_failure_has_an_exit_code_and_nothing_to_do_is_no_failure(tmp_path: Path) -> None:
     options = ("--method", "ge", "--seeds", "1", "--epochs-scale", "0.05", "--device", "cpu", "--data", ".")
     for part in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
@@ -319,6 +327,7 @@ def test_failure_has_an_exit_code_and_nothing_to_do_is_no_failure(tmp_path: Path
     assert (done.returncode, "Runs: 1; already in results: 1" in done.stdout) == (0, True)
 
 
+@pytest.mark.slow
 def test_what_a_dry_run_prints_can_be_run(tmp_path: Path) -> None:
     options = ("--scenario", "split-digits", "--method", "ge", "--seeds", "2", "--epochs-scale", "0.05")
     listed = hge(*options, "--device", "cpu", "--dry-run", cwd=tmp_path).stdout.splitlines()
@@ -330,6 +339,7 @@ def test_what_a_dry_run_prints_can_be_run(tmp_path: Path) -> None:
     assert [file.stem for file in (tmp_path / "results" / SUBFOLDER).iterdir()] == [json.loads(listed[1])["name"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -355,6 +365,7 @@ def test_wrong_calls_end_with_one_line(arguments: list[str], message: str, tmp_p
     assert message in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks for processes there")
 def test_a_worker_ends_with_its_parent(tmp_path: Path) -> None:
     options = ["--scenario", "split-digits", "--method", "ge", "--seeds", "1", "--device", "cpu"]
@@ -386,6 +397,7 @@ def workers_of(group: int) -> list[Path]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 def test_ctrl_c_leaves_a_state_to_go_on_from(tmp_path: Path) -> None:
     [job] = jobs_of([("split-digits", "ge")], epochs_scale=1.0)

@@ -53,6 +53,7 @@ def learned(
     return learner, steps, events
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("spec", [MLP, VAE, CLASSES], ids=["sketch", "autoencoder", "class-sketch"])
 @pytest.mark.parametrize("config", SETTINGS.values(), ids=SETTINGS)
@@ -72,6 +73,7 @@ def test_both_pools_emit_the_same_events(config: LearnerConfig, spec: PoolSpec, 
         np.testing.assert_allclose((one.loss, one.bound), (other.loss, other.bound), rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("sticky", [True, False], ids=["sticky", "literal"])
 def test_both_pools_train_a_shortlisted_score_alike(sticky: bool, device: str) -> None:
@@ -91,6 +93,7 @@ def test_both_pools_train_a_shortlisted_score_alike(sticky: bool, device: str) -
     np.testing.assert_allclose(*sketches, rtol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 def test_adam_trains_scores_in_graphs_too(device: str) -> None:
     """A score's optimiser is made before its network comes to the GPU."""
@@ -101,6 +104,7 @@ def test_adam_trains_scores_in_graphs_too(device: str) -> None:
     assert len({step.expert for step in steps}) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config", [c for c in SETTINGS.values() if not c.sticky], ids=[n for n, c in SETTINGS.items() if not c.sticky]
 )
@@ -111,6 +115,7 @@ def test_asking_all_at_once_changes_no_event(config: LearnerConfig, monkeypatch:
     assert discrete(events) == discrete(expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize("spec", [MLP, CLASSES, AVERAGED], ids=["sketch", "class-sketch", "averaged"])
@@ -131,6 +136,7 @@ def test_runs_are_the_same_as_one_by_one(pool: str, spec: PoolSpec, config: Lear
     np.testing.assert_array_equal(*scores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [SETTINGS["sticky"], SETTINGS["literal"]], ids=["sticky", "literal"])
 def test_two_steps_at_once_are_the_same_as_one_by_one(config: LearnerConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     one, steps, events = learned("stacked", MLP, config, "cpu", in_runs=False)
@@ -150,6 +156,7 @@ def test_two_steps_at_once_are_the_same_as_one_by_one(config: LearnerConfig, mon
         assert torch.equal(one.pool.logits(expert, x), many.pool.logits(expert, x))
 
 
+@pytest.mark.slow
 def test_convolutional_experts_decide_alike() -> None:
     config = replace(STICKY, recent_capacity=4)
     results = {}
@@ -161,6 +168,7 @@ def test_convolutional_experts_decide_alike() -> None:
     assert results["stacked"][1] == results["eager"][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", POOLS)
 @pytest.mark.parametrize("spec", [MLP, VAE, CONV], ids=["sketch", "autoencoder", "convolutional"])
@@ -295,6 +303,7 @@ def test_a_stack_doubles_and_keeps_what_it_holds() -> None:
     assert stack.of([2, 3])["a"].data_ptr() == stack.tensors["a"][2].data_ptr()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [MLP, VAE, CLASSES, CONV], ids=["sketch", "autoencoder", "classes", "convolutional"])
 def test_experts_move_between_pools(spec: PoolSpec) -> None:
     pools = [POOLS[name](spec, Keys(3), torch.device("cpu")) for name in POOLS]

@@ -41,6 +41,7 @@ def model() -> GatedExperts:
     return model.flush()
 
 
+@pytest.mark.slow
 def test_the_joint_routes_and_its_confidence_is_a_probability(model: GatedExperts) -> None:
     X, y = rows()
     X, y = X[y < 8], y[y < 8]
@@ -52,6 +53,7 @@ def test_the_joint_routes_and_its_confidence_is_a_probability(model: GatedExpert
     assert abs(confidence.mean() - right.mean()) < 0.05
 
 
+@pytest.mark.slow
 def test_mixture_sums_to_one_and_answers_as_well(model: GatedExperts) -> None:
     X, y = rows()
     X, y = X[y < 8], y[y < 8]
@@ -64,6 +66,7 @@ def test_mixture_sums_to_one_and_answers_as_well(model: GatedExperts) -> None:
         model.mixture = False
 
 
+@pytest.mark.slow
 def test_who_does_not_answer_has_no_part_in_a_mixture(model: GatedExperts) -> None:
     X, y = rows()
     learner = model._learner
@@ -81,6 +84,7 @@ def test_who_does_not_answer_has_no_part_in_a_mixture(model: GatedExperts) -> No
         learner.organisation.probations, learner.config = probations, config
 
 
+@pytest.mark.slow
 def test_rows_that_were_never_learned_are_unknown(model: GatedExperts) -> None:
     X, y = rows()
     stranger = model.predict_unknown(X)
@@ -88,6 +92,7 @@ def test_rows_that_were_never_learned_are_unknown(model: GatedExperts) -> None:
     assert model.predict_unknown(np.random.default_rng(0).random((20, 64))).min() > np.median(stranger)
 
 
+@pytest.mark.slow
 def test_window_keeps_to_the_expert_of_the_rows_before(model: GatedExperts) -> None:
     X, y = rows()
     low, high = X[y < 5][:200], X[(y >= 5) & (y < 8)][:200]
@@ -103,6 +108,7 @@ def test_window_keeps_to_the_expert_of_the_rows_before(model: GatedExperts) -> N
     assert by_window > 0.985
 
 
+@pytest.mark.slow
 def test_answering_fits_nothing(model: GatedExperts, monkeypatch: pytest.MonkeyPatch) -> None:
     calibration = model._learner.calibration
     assert calibration is not None
@@ -112,17 +118,20 @@ def test_answering_fits_nothing(model: GatedExperts, monkeypatch: pytest.MonkeyP
     assert calibration.joint is before
 
 
+@pytest.mark.slow
 def test_a_pickled_model_answers_the_same(model: GatedExperts) -> None:
     X = rows()[0][:50]
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(model)).predict_proba(X), model.predict_proba(X))
 
 
+@pytest.mark.slow
 def test_a_row_alone_gets_the_same_answer(model: GatedExperts) -> None:
     X = rows()[0][:20]
     together = model.predict_proba(X)
     np.testing.assert_allclose(model.predict_proba(X[3:4])[0], together[3], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_it_is_fitted_as_experts_grow_and_only_what_changed_is_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -37,6 +37,7 @@ def autoencoder(config: ScoreConfig, optimiser: OptimiserConfig | None = None, n
     return score
 
 
+@pytest.mark.slow
 def test_autoencoder_score_is_deterministic_and_falls_with_training() -> None:
     x = digits()[:256]
     score = autoencoder(ScoreConfig("autoencoder", kl_weight="elbo"), OptimiserConfig("adam", lr=1e-3))
@@ -81,6 +82,7 @@ def test_kl_weight_and_the_plain_autoencoder() -> None:
     assert plain.draw(8, torch.Generator()) is None, "the ablation draws no noise"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimiser", [OptimiserConfig("sgd", lr=0.01), OptimiserConfig("adam", lr=1e-3)])
 def test_convolutional_vae_does_not_diverge(optimiser: OptimiserConfig) -> None:
     """Reading 7 of docs/paper.md: with stock initialisation it is at 1e17 within three steps."""

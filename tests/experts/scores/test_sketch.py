@@ -109,6 +109,7 @@ def test_a_poor_beginning_does_not_spoil_what_follows(opening: Tensor) -> None:
     assert choices(scores, groups) == [0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inputs", [1, 2, 17, 5000])
 def test_inputs_of_any_number(inputs: int) -> None:
     space = Space((inputs,))

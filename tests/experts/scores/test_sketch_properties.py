@@ -336,6 +336,7 @@ def shares_of_related_tasks(seed: int) -> tuple[float, float]:
     return right(fresh[0], 0), right(fresh[1], 1)
 
 
+@pytest.mark.slow
 def test_a_newcomer_gets_its_own_beside_an_expert_that_has_seen_far_more(monkeypatch: pytest.MonkeyPatch) -> None:
     fair = np.mean([shares_of_related_tasks(10 * seed) for seed in range(3)], axis=0)
     assert (fair > 0.95).all()
@@ -361,6 +362,7 @@ def shares_of_small_classes(seed: int) -> tuple[float, float]:
     return right(fresh[0], 0), right(fresh[1], 1)
 
 
+@pytest.mark.slow
 def test_classes_of_30_rows_get_their_own_beside_classes_of_many(monkeypatch: pytest.MonkeyPatch) -> None:
     fair = np.mean([shares_of_small_classes(20 * seed) for seed in range(2)], axis=0)
     assert (fair > 0.95).all()
@@ -540,6 +542,7 @@ def assert_same_state(one: AnyPool, other: AnyPool, experts: int) -> None:
             assert torch.equal(first[name], second[name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", POOLS)
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 @pytest.mark.parametrize("moment", [1, OPENING // ROWS - 1, OPENING // ROWS, OPENING // ROWS + 3])

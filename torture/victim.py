@@ -94,7 +94,7 @@ class Death:
         self.checkpoints += 1
         recent = snapshot.facts["recent"]["entries"]
         set_aside = sum(expert is None for _, expert, _ in recent)
-        self.saved = {"probation": len(snapshot.facts["newcomers"]), "set-aside": set_aside}
+        self.saved = {"probation": len(snapshot.facts["organisation"]["probations"]), "set-aside": set_aside}
 
     def die(self, **facts: Any) -> None:
         """Report the state, then kill -9."""

@@ -25,7 +25,7 @@ from hge.experiments.runner import run
 @pytest.mark.filterwarnings("ignore")
 def test_bad_rows_are_skipped_told_and_change_nothing(case: str) -> None:
     spoil, message = BAD_ROWS[case]
-    X, y = digits(low=True)
+    X, y = (rows[:200] for rows in digits(low=True))
     model, spared = (GatedExperts(on_bad_batch="skip").partial_fit(X[:50], y[:50], classes=range(10)) for _ in range(2))
     assert model.partial_fit(*spoil(X, y)) is model
     assert model.batches_skipped_ == 1

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from helpers.command import hge
 from helpers.places import ROOT
 from hge.experiments.paper_tables import Cell, paper_table
 from hge.experiments.recipes import build_config
@@ -235,7 +233,6 @@ def test_our_own_results_can_be_shown(number: int) -> None:
     assert all(write(number, table) for write in FORMATS.values())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -246,23 +243,19 @@ def test_our_own_results_can_be_shown(number: int) -> None:
 )
 def test_wrong_calls_end_with_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "hge", "table", *arguments], cwd=tmp_path, capture_output=True, text=True
-    )
+    done = hge("table", *arguments, cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert message in done.stderr
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("columns", ["80", "160"])
-def test_a_terminal_of_any_width_can_show_a_table(columns: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("columns", [80, 160])
+def test_a_terminal_of_any_width_can_show_a_table(columns: int, tmp_path: Path) -> None:
     run = result("smnist", "ge", **WHOLE | accuracies(99.5, 90.0)) | {"experts_unpromoted": 2}
     (tmp_path / "run.json").write_text(json.dumps(run))
     brief = result("pmnist", "ge", epochs=2, **WHOLE | accuracies(97.9, 90.0))
     (tmp_path / "brief.json").write_text(json.dumps(brief))
-    command = [sys.executable, "-m", "hge", "table", "4", "--results", str(tmp_path)]
-    shown = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"COLUMNS": columns}).stdout
-    assert max(map(len, shown.splitlines())) <= int(columns)
+    shown = hge("table", "4", "--results", ".", cwd=tmp_path, columns=columns).stdout
+    assert max(map(len, shown.splitlines())) <= columns
     words = " ".join(shown.split())
     assert "99.54 ± 0.09 99.50 90.00 reproduced 2" in words
     assert "97.9 ± 0.07 97.90 90.00 reproduced * 1" in words
@@ -270,9 +263,7 @@ def test_a_terminal_of_any_width_can_show_a_table(columns: str, tmp_path: Path) 
         assert text in words
 
 
-@pytest.mark.slow
 def test_the_command_writes_a_file(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hge", "table", "5", "--format", "json", "--out", "t.json"]
     (tmp_path / "results").mkdir()
-    assert subprocess.run(command, cwd=tmp_path, timeout=60).returncode == 0
+    assert hge("table", "5", "--format", "json", "--out", "t.json", cwd=tmp_path).returncode == 0
     assert json.loads((tmp_path / "t.json").read_text())["table"] == 5

@@ -73,6 +73,7 @@ def test_both_pools_roll_back_alike() -> None:
     assert told[0] == told[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
 @pytest.mark.parametrize(("spec", "name"), [(MLP, "score.moments"), (VAE, "score.net"), (CLASSES, "score.moments")])
 def test_a_broken_score_is_found_when_the_next_copy_is_due(

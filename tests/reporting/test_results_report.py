@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
+from helpers.command import hge
 from helpers.places import ROOT
 from hge.experiments.recipes import build_config
 from hge.experiments.results import Line
@@ -135,12 +134,10 @@ def test_the_command_takes_a_run_or_a_folder_of_results(tracked: Any, tmp_path: 
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "run.json").write_text(json.dumps(result))
     for place, title in ((folder, "What happened"), (tmp_path / "results", "what was measured")):
-        command = [sys.executable, "-m", "hge", "report", str(place)]
-        assert subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+        assert hge("report", str(place), cwd=tmp_path).returncode == 0
         assert title in (place / "report.html").read_text()
     (tmp_path / "empty").mkdir()
-    command = [sys.executable, "-m", "hge", "report", "empty"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = hge("report", "empty", cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "empty: no results there; expected the folder of a finished run, or one with results" in done.stderr
 

@@ -33,6 +33,8 @@ class Method:
 
     def build(self, setting: Setting) -> OnlineLearner:
         """Return an untrained learner."""
+        if not self.learns_a_stream:
+            raise ValueError(f"method: got {setting.config.method}, expected one that learns a stream")
         learner: OnlineLearner = import_module(self.module).build(setting)
         return learner
 

@@ -70,6 +70,8 @@ def run(
     events ends the run.
     """
     check(config)
+    if resume:
+        check_resumable(config.method)
     if resume and (finished := read_finished(folder, config)) is not None:
         return finished
     with repeatable(config.deterministic):
@@ -125,7 +127,6 @@ class Journey:
     def go_on(self) -> None:
         """Restore the last checkpoint; do nothing if there is none."""
         config, learner = self.config, self.learner
-        check_resumable(config.method)
         if not has_checkpoint(self.checkpoints.folder):
             return
         snapshot, facts = read_checkpoint(self.checkpoints.folder)

@@ -102,13 +102,13 @@ def _restore(learner: Learner, snapshot: Snapshot) -> None:
     for place, (step, *fate) in enumerate(facts["recent"]["entries"]):
         learner.recent.append(RecentEntry(step, get_batch(snapshot.tensors, f"recent.{place}", device), *fate))
     learner.organisation.load_state(facts["organisation"])
+    shortlist, guard, calibration = (facts[name] for name in ("shortlist", "guard", "calibration"))
     if learner.shortlist is not None:
-        learner.shortlist.load_state(facts["shortlist"])
-    if facts["guard"] is not None:
-        expert = learner.experts[facts["guard"]["expert"]]
-        learner.guard.load_state(expert, facts["guard"], part("kept", snapshot.tensors))
-    if learner.calibration is not None and facts["calibration"] is not None:
-        learner.calibration.load_state(facts["calibration"], part("joint", snapshot.tensors))
+        learner.shortlist.load_state(shortlist)
+    if guard is not None:
+        learner.guard.load_state(learner.experts[guard["expert"]], guard, part("kept", snapshot.tensors))
+    if learner.calibration is not None and calibration is not None:
+        learner.calibration.load_state(calibration, part("joint", snapshot.tensors))
 
 
 def shared_tensors(pool: ExpertPool) -> dict[str, Tensor]:

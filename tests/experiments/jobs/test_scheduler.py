@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from helpers.command import hge
 from helpers.lasting import lasting
 from helpers.places import ROOT
 from hge.experiments import run_files as record
@@ -295,14 +296,8 @@ def test_an_older_attempt_gives_way_to_a_newer_one(tmp_path: Path, monkeypatch: 
     assert (outcome.result, "attempt: got a newer one" in outcome.error) == (None, True)
 
 
-def hge(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "hge", "reproduce", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
-
-
-@pytest.mark.slow
 def test_dry_run_prints_jobs_and_writes_nothing(tmp_path: Path) -> None:
-    done = hge("--table", "4", "--scenario", "smnist", "--seeds", "2", "--dry-run", cwd=tmp_path)
+    done = hge("reproduce", "--table", "4", "--scenario", "smnist", "--seeds", "2", "--dry-run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     listed = [Job.from_json(json.loads(line)) for line in done.stdout.splitlines()]
     assert {(job.config.method, job.config.seed) for job in listed} == {
@@ -320,26 +315,25 @@ def test_failure_has_an_exit_code_and_nothing_to_do_is_no_failure(tmp_path: Path
         file = tmp_path / "MNIST" / "raw" / f"{part}-ubyte"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"torn")
-    done = hge("--scenario", "split-digits", "--scenario", "smnist", *options, cwd=tmp_path)
+    done = hge("reproduce", "--scenario", "split-digits", "--scenario", "smnist", *options, cwd=tmp_path)
     assert done.returncode == 1
     assert "1 of 2 runs failed" in done.stdout
-    done = hge("--scenario", "split-digits", *options, cwd=tmp_path)
+    done = hge("reproduce", "--scenario", "split-digits", *options, cwd=tmp_path)
     assert (done.returncode, "Runs: 1; already in results: 1" in done.stdout) == (0, True)
 
 
 @pytest.mark.slow
 def test_what_a_dry_run_prints_can_be_run(tmp_path: Path) -> None:
     options = ("--scenario", "split-digits", "--method", "ge", "--seeds", "2", "--epochs-scale", "0.05")
-    listed = hge(*options, "--device", "cpu", "--dry-run", cwd=tmp_path).stdout.splitlines()
+    listed = hge("reproduce", *options, "--device", "cpu", "--dry-run", cwd=tmp_path).stdout.splitlines()
     (tmp_path / "second.jsonl").write_text(listed[1])
-    refused = hge("--jobs", "second.jsonl", "--device", "nowhere", cwd=tmp_path)
+    refused = hge("reproduce", "--jobs", "second.jsonl", "--device", "nowhere", cwd=tmp_path)
     assert "device: got 'nowhere'" in refused.stderr
-    done = hge("--jobs", "second.jsonl", "--device", "auto", cwd=tmp_path)
+    done = hge("reproduce", "--jobs", "second.jsonl", "--device", "auto", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert [file.stem for file in (tmp_path / "results" / SUBFOLDER).iterdir()] == [json.loads(listed[1])["name"]]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -360,7 +354,7 @@ def test_what_a_dry_run_prints_can_be_run(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_calls_end_with_one_line(arguments: list[str], message: str, tmp_path: Path) -> None:
-    done = hge(*arguments, cwd=tmp_path)
+    done = hge("reproduce", *arguments, cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert message in done.stderr
 

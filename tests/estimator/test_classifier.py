@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_score
 from sklearn.utils import validation
@@ -526,3 +527,32 @@ def test_loading_says_what_is_wrong(tmp_path: Path) -> None:
         GatedExperts.load(tmp_path, net="mlp")
     same = GatedExperts.load(tmp_path, net=own.net)
     np.testing.assert_array_equal(own.predict(X), same.predict(X))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [10, 11, 12])
+def test_tasks_of_ten_batches_are_found(seed: int) -> None:
+    data = load_digits()
+    rng, model = np.random.default_rng(seed), GatedExperts(random_state=seed)
+    for low in range(0, 10, 2):
+        own = np.flatnonzero((data.target == low) | (data.target == low + 1))
+        for _ in range(10):
+            rows = rng.choice(own, 32)
+            model.partial_fit(data.data[rows], data.target[rows])
+    assert model.n_experts_ == 5
+    assert model.score(data.data, data.target) > 0.85
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [0.0, 0.2, 1.0])
+def test_a_stationary_stream_has_one_expert(noise: float) -> None:
+    rng = np.random.default_rng(20)
+    centres, labels = rng.random((25, 10)), rng.integers(0, 4, 25)
+    kind = rng.integers(0, 25, 6400)
+    X, y = centres[kind] + 0.05 * rng.standard_normal((6400, 10)), labels[kind]
+    wrong = rng.random(6400) < noise
+    y[wrong] = rng.integers(0, 4, wrong.sum())
+    model = GatedExperts()
+    for start in range(0, 6400, 32):
+        model.partial_fit(X[start : start + 32], y[start : start + 32], classes=range(4))
+    assert model.n_experts_ == 1

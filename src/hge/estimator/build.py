@@ -53,6 +53,7 @@ def _config(model: Any) -> LearnerConfig:
     return LearnerConfig(
         organisation=check_choice("organisation", model.organisation, ("flat", "tree", "lca")),
         max_experts=model.max_experts,
+        recent_capacity=model.recent_capacity,
         epsilon=model.epsilon,
         review=model.review,
         review_threshold=model.review_threshold,

@@ -30,6 +30,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         organisation: Literal["flat", "tree", "lca"] = "flat",
         max_experts: int = 0,
         on_bad_batch: OnBadBatch = "raise",
+        recent_capacity: int = 6,
         epsilon: float = 4.0,
         review: bool = True,
         review_threshold: float = 20.0,
@@ -94,6 +95,9 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
             Whether `partial_fit` raises an error or skips the call, recording an event, if its rows cannot be learned
             (NaN, wrong shape, unknown labels, no rows). The model is unchanged either way. Invalid parameters always
             raise an error.
+        recent_capacity : int, default=6
+            Batches in R, the buffer of recent batches. A new task is tested for when all but one of them have a loss
+            above the bound, so a task of fewer batches cannot be found. The paper has 20.
         epsilon : float, default=4.0
             A batch has a high loss for an expert above mean + `epsilon` · deviation of the expert's training losses.
         review : bool, default=True
@@ -151,6 +155,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         self.organisation = organisation
         self.max_experts = max_experts
         self.on_bad_batch = on_bad_batch
+        self.recent_capacity = recent_capacity
         self.epsilon = epsilon
         self.review = review
         self.review_threshold = review_threshold

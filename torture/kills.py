@@ -114,7 +114,11 @@ def _saved(order: Order) -> dict[str, Any]:
     newest = max(manifests, key=lambda path: int(path.stem.partition("-")[2]))
     learner = json.loads(newest.read_text())["body"]["learner"]
     set_aside = sum(expert is None for _, expert, _ in learner["recent"]["entries"])
-    return {"position": learner["steps"], "newcomers": list(learner["organisation"]["probations"]), "set_aside": set_aside}
+    return {
+        "position": learner["steps"],
+        "newcomers": list(learner["organisation"]["probations"]),
+        "set_aside": set_aside,
+    }
 
 
 def _start(order: Order) -> subprocess.Popen[str]:

@@ -531,16 +531,16 @@ def test_loading_says_what_is_wrong(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [10, 11, 12])
-def test_tasks_of_ten_batches_are_found(seed: int) -> None:
+def test_tasks_of_twelve_batches_are_found(seed: int) -> None:
     data = load_digits()
     rng, model = np.random.default_rng(seed), GatedExperts(random_state=seed)
     for low in range(0, 10, 2):
         own = np.flatnonzero((data.target == low) | (data.target == low + 1))
-        for _ in range(10):
+        for _ in range(12):
             rows = rng.choice(own, 32)
             model.partial_fit(data.data[rows], data.target[rows])
     assert model.n_experts_ == 5
-    assert model.score(data.data, data.target) > 0.85
+    assert model.score(data.data, data.target) > 0.9
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from hge.data.scenarios import Scenario
 from hge.experiments.build import build_scenario, build_spec
 from hge.experiments.recipes import build_config
 from hge.experiments.run_files import environment, write_json
-from hge.experts.pool import PoolSpec
+from hge.experts.pool_spec import PoolSpec
 from hge.experts.scores import Pupil
 from hge.experts.scores.autoencoder import AutoencoderScore
 

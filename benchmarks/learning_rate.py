@@ -19,8 +19,9 @@ from hge.core.randomness import Keys
 from hge.core.types import Batch
 from hge.data.catalogue import SCENARIOS, Request
 from hge.experiments.run_files import environment, write_json
+from hge.experts.eager import EagerPool
 from hge.experts.networks import AUTOENCODERS, NETS
-from hge.experts.pool import EagerPool, PoolSpec
+from hge.experts.pool_spec import PoolSpec
 
 RATES = (0.01, 0.02, 0.03, 0.05, 0.1)
 SEEDS = range(100, 110)

@@ -27,7 +27,7 @@ from hge.bench.stream import CLASSES
 from hge.core.types import as_float
 from hge.experiments.run_files import commit, environment, write_json
 from hge.experts.fast.pool import StackedPool
-from hge.experts.pool import resolve_device
+from hge.experts.optim import resolve_device
 from hge.experts.scores import SketchScore
 from hge.learning.routing import Answerer
 

@@ -26,9 +26,10 @@ from hge.core.types import Batch
 from hge.experiments.build import build_learner, build_pool, build_scenario
 from hge.experiments.recipes import build_config
 from hge.experiments.runner import run
+from hge.experts.eager import EagerPool
 from hge.experts.fast.pool import StackedPool
 from hge.experts.networks import AUTOENCODERS, NETS
-from hge.experts.pool import EagerPool, PoolSpec
+from hge.experts.pool_spec import PoolSpec
 from hge.gating.switch_detection import LossStats
 from hge.learning.checkpoint import Checkpoints, read_checkpoint
 from hge.learning.online import Step

@@ -11,9 +11,11 @@ from torch import nn
 from helpers.pool_checks import CHECKS, MakePool, batch_for
 from hge.core.config import OptimiserConfig, ScoreConfig
 from hge.core.randomness import Keys
+from hge.experts.eager import EagerPool
 from hge.experts.fast.pool import StackedPool
 from hge.experts.networks import AUTOENCODERS, MLP, NETS, Shape
-from hge.experts.pool import EagerPool, PoolSpec, resolve_device
+from hge.experts.optim import resolve_device
+from hge.experts.pool_spec import PoolSpec
 
 
 def with_dropout(shape: Shape, outputs: int) -> nn.Module:

@@ -13,9 +13,11 @@ from helpers.pool_checks import batch_for
 from hge.core.config import OptimiserConfig, ScoreConfig
 from hge.core.randomness import Keys
 from hge.core.types import Batch
+from hge.experts.eager import EagerPool
 from hge.experts.fast.pool import StackedPool
 from hge.experts.networks import AUTOENCODERS, NETS
-from hge.experts.pool import EagerPool, ExpertPool, PoolSpec
+from hge.experts.pool import ExpertPool
+from hge.experts.pool_spec import PoolSpec
 
 DECAY = 0.8
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

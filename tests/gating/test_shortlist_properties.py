@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from helpers.small_learners import BATCHES, CLASSES, SETTINGS, SHORTLISTED, learner_of, through_json
 from hge import GatedExperts
 from hge.core.events import ShortlistSet
-from hge.experts.pool import PoolSpec
+from hge.experts.pool_spec import PoolSpec
 from hge.gating.shortlist import Shortlist, rank, shortest
 from hge.gating.tree import FloatArray
 from hge.learning.learner import Learner

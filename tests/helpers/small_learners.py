@@ -14,9 +14,10 @@ from hge.core.config import LearnerConfig, OptimiserConfig, ScoreConfig
 from hge.core.events import Event
 from hge.core.randomness import Keys
 from hge.core.types import Batch
+from hge.experts.eager import EagerPool
 from hge.experts.fast.pool import StackedPool
 from hge.experts.networks import AUTOENCODERS, NETS
-from hge.experts.pool import EagerPool, PoolSpec
+from hge.experts.pool_spec import PoolSpec
 from hge.learning.learner import Learner
 from hge.learning.state import Snapshot
 

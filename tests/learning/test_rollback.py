@@ -15,7 +15,7 @@ from hge import GatedExperts
 from hge.core.config import LearnerConfig
 from hge.core.events import ExpertRolledBack
 from hge.core.types import Batch
-from hge.experts.pool import PoolSpec
+from hge.experts.pool_spec import PoolSpec
 from hge.learning.learner import Learner
 from hge.learning.state import restore, take
 

@@ -13,8 +13,9 @@ from hge.core.config import LearnerConfig, OptimiserConfig, ScoreConfig
 from hge.core.randomness import Keys
 from hge.data.catalogue import SCENARIOS, Request
 from hge.data.scenarios import Scenario, Task
+from hge.experts.eager import EagerPool
 from hge.experts.networks import AUTOENCODERS, NETS
-from hge.experts.pool import EagerPool, PoolSpec
+from hge.experts.pool_spec import PoolSpec
 from hge.learning.learner import Learner
 from hge.learning.routing import Answerer
 

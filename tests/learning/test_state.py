@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from helpers.small_learners import BATCHES, CLASSES, MLP, POOLS, SETTINGS, VAE, learner_of, through_json
-from hge.experts.pool import PoolSpec
+from hge.experts.pool_spec import PoolSpec
 from hge.learning.state import restore, take
 
 MOMENTS = (1, 17, 33, 36, 45, 61, 64, 100)

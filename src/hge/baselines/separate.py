@@ -22,14 +22,13 @@ from hge.learning.routing import ask
 from hge.learning.runs import pulling
 from hge.learning.state import Snapshot, restore_shared, shared_tensors
 
+NO_BOUND = LossStats(alpha=1.0, count=2, mean=1e30)
+"""Statistics that no loss changes, with a bound above every finite loss."""
+
 
 def build(setting: Setting) -> Separate:
     """Return an untrained learner."""
     return Separate(setting.pool(), setting.emit, setting.current_task)
-
-
-NO_BOUND = LossStats(alpha=1.0, count=2, mean=1e30)
-"""Statistics that no loss changes, with a bound above every finite loss."""
 
 
 class Separate:

@@ -18,7 +18,7 @@ from hge.bench.population import PoolName
 from hge.bench.suite import PARTS, Wishes, bench, device_name
 from hge.cli.data import DataFolder
 from hge.experiments.run_files import write_json
-from hge.experts.pool import resolve_device
+from hge.experts.optim import resolve_device
 
 app = typer.Typer(help="Measure speed and memory, in ratios within one run.", no_args_is_help=True)
 console = Console()

@@ -16,7 +16,7 @@ from hge.core.config import override
 from hge.experiments.jobs.plan import run_name
 from hge.experiments.recipes import RECIPES, build_config
 from hge.experiments.score_leaderboard import gates
-from hge.experts.pool import resolve_device
+from hge.experts.optim import resolve_device
 from hge.reporting.run_report import write_gates
 
 console = Console()

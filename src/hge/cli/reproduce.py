@@ -29,7 +29,7 @@ from hge.experiments.jobs.worker import Outcome, Place, forget_progress, read_pr
 from hge.experiments.methods import METHODS
 from hge.experiments.results import read_results
 from hge.experiments.runner import CHECKPOINT_EVERY
-from hge.experts.pool import resolve_device
+from hge.experts.optim import resolve_device
 
 console = Console()
 RECIPES = ("paper", "best")

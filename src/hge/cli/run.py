@@ -23,7 +23,7 @@ from hge.experiments.recipes import RECIPES, build_config
 from hge.experiments.run_files import is_run_of, read_finished
 from hge.experiments.runner import CHECKPOINT_EVERY, CHECKPOINTS, other_settings, run
 from hge.experiments.tree_comparison import organise
-from hge.experts.pool import resolve_device
+from hge.experts.optim import resolve_device
 from hge.learning.checkpoint import has_checkpoint
 from hge.learning.online import OnlineLearner, Step
 from hge.reporting.run_report import ORGANISATIONS, write_report

@@ -6,13 +6,15 @@ from typing import Any, get_args
 
 import torch
 
-from hge.core.config import LearnerConfig, OptimiserConfig, Precision, ScoreConfig
+from hge.core.config import LearnerConfig, OptimiserConfig, Precision, ScoreConfig, ScoreName
 from hge.core.events import Emit
 from hge.core.randomness import Keys
 from hge.estimator.validation import FloatRows, check_choice, check_networks, pick_factory
+from hge.experts.eager import EagerPool
 from hge.experts.fast.pool import StackedPool
 from hge.experts.networks import AUTOENCODERS, NETS
-from hge.experts.pool import EagerPool, PoolSpec, resolve_device
+from hge.experts.optim import resolve_device
+from hge.experts.pool_spec import PoolSpec
 from hge.learning.learner import Learner
 
 
@@ -32,7 +34,7 @@ def assemble(model: Any, x: FloatRows, capacity: int, keys: Keys, emit: Emit) ->
 
 
 def _spec(model: Any, x: FloatRows, capacity: int) -> PoolSpec:
-    score_name = check_choice("gate_score", model.gate_score, ("sketch", "class-sketch", "autoencoder"))
+    score_name = check_choice("gate_score", model.gate_score, get_args(ScoreName))
     optimiser = check_choice("optimiser", model.optimiser, ("sgd", "adam"))
     precision = check_choice("precision", model.precision, get_args(Precision))
     return PoolSpec(

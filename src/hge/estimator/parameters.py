@@ -6,7 +6,7 @@ from typing import Literal
 
 from sklearn.base import BaseEstimator
 
-from hge.core.config import OnBadBatch, Precision
+from hge.core.config import OnBadBatch, Precision, ScoreName
 from hge.experts.networks import AutoencoderFactory, NetFactory
 from hge.learning.online import Routing
 
@@ -19,7 +19,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         *,
         net: str | NetFactory = "mlp",
         scale: Literal["standard", "none"] = "standard",
-        gate_score: Literal["sketch", "class-sketch", "autoencoder"] = "sketch",
+        gate_score: ScoreName = "sketch",
         joint: bool = False,
         mixture: bool = False,
         autoencoder: str | AutoencoderFactory = "mlp",

@@ -16,9 +16,12 @@ from hge.data.catalogue import SCENARIOS, Request
 from hge.data.datasets import data_folder
 from hge.data.scenarios import Scenario, mix, revisit
 from hge.experiments.methods import METHODS
+from hge.experts.eager import EagerPool
 from hge.experts.fast.pool import StackedPool
 from hge.experts.networks import AUTOENCODERS, NETS
-from hge.experts.pool import EagerPool, ExpertPool, PoolSpec, resolve_device
+from hge.experts.optim import resolve_device
+from hge.experts.pool import ExpertPool
+from hge.experts.pool_spec import PoolSpec
 from hge.learning.online import Answers, GivenTasks, OnlineLearner, Setting
 
 

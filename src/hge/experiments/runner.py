@@ -72,8 +72,8 @@ def run(
     check(config)
     if resume:
         check_resumable(config.method)
-    if resume and (finished := read_finished(folder, config)) is not None:
-        return finished
+        if (finished := read_finished(folder, config)) is not None:
+            return finished
     with repeatable(config.deterministic):
         journey = Journey(config, folder, data, checkpoint_every)
         if resume:

@@ -151,10 +151,11 @@ def _contestants(
         made.append(Contestant(name, _of(scores), _together(scores)))
     made.append(Contestant("class-sketch", lambda x: pool.scores(ids, x)))
     made.append(Contestant("energy", energy))
-    own = joint.weights.size + sum(reader.feature_basis.size for reader in joint.readers)
     made.append(
         Contestant(
-            "joint", lambda x: -joint.experts(joint.pairs(calibration.evidence(x))), extra_multiply_adds=own / len(ids)
+            "joint",
+            lambda x: -joint.experts(joint.pairs(calibration.evidence(x))),
+            extra_multiply_adds=calibration.multiply_adds,
         )
     )
     return made

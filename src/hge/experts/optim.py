@@ -156,3 +156,15 @@ def autocast(
         return nullcontext()
     # Without its cache: a cached copy of a weight would be outdated when a captured graph is replayed.
     return torch.autocast("cuda", dtype, cache_enabled=False)
+
+
+def resolve_device(name: str) -> str:
+    """Return the device selected by `auto`, or the name itself if torch can use it."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device: got {name!r}, expected auto, cpu or a usable cuda device ({reason})") from None
+    return name

@@ -60,8 +60,7 @@ class Standardise(nn.Module):
         known = self.rows > 0
         x = torch.where(known, x.clamp(self.mean - farthest, self.mean + farthest), x)
         share = len(x) / (self.rows + len(x))
-        mean, variance = x.mean(self.over)[:, None], x.var(self.over, correction=0)[:, None]
-        mean, variance = mean.view_as(self.mean), variance.view_as(self.mean)
+        mean, variance = (part.view_as(self.mean) for part in (x.mean(self.over), x.var(self.over, correction=0)))
         apart = mean - self.mean
         self.variance += share * (variance - self.variance) + share * (1 - share) * apart.square()
         self.mean += share * apart

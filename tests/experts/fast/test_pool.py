@@ -34,7 +34,7 @@ from hge.core.types import Batch
 from hge.experts.fast.device_steps import TOGETHER
 from hge.experts.fast.layout import Layout, Stack, move_in
 from hge.experts.fast.pool import StackedPool
-from hge.experts.pool import PoolSpec
+from hge.experts.pool_spec import PoolSpec
 from hge.gating.switch_detection import LossStats
 from hge.learning.learner import Learner
 from hge.learning.online import Step

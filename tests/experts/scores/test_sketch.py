@@ -16,9 +16,10 @@ import hge.experts.scores.sketch as module
 from hge.core.config import OptimiserConfig, ScoreConfig
 from hge.core.randomness import Keys
 from hge.core.types import Batch
+from hge.experts.eager import EagerPool
 from hge.experts.fast.pool import StackedPool
 from hge.experts.networks import AUTOENCODERS, NETS
-from hge.experts.pool import EagerPool, PoolSpec
+from hge.experts.pool_spec import PoolSpec
 from hge.experts.scores import SketchScore, Space
 from hge.experts.scores.sketch import PRIOR_ROWS, gaussians
 from hge.experts.scores.space import FARTHEST, OPENING

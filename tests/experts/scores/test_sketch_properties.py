@@ -18,8 +18,9 @@ from torch import Tensor
 from helpers.pool_checks import batch_for
 from helpers.small_learners import CLASSES, MLP, POOLS, SHORTLISTED
 from hge.core.randomness import Keys
+from hge.experts.eager import EagerPool
 from hge.experts.fast.pool import StackedPool
-from hge.experts.pool import EagerPool, PoolSpec
+from hge.experts.pool_spec import PoolSpec
 from hge.experts.scores import Pupil, SketchScore, Space, sketch
 from hge.experts.scores.sketch import OWN_SHARE, PRIOR_ROWS, PRIOR_VARIANCE, gaussians
 from hge.experts.scores.space import OPENING

@@ -16,7 +16,7 @@ from hge.core.randomness import Keys
 from hge.core.types import as_float
 from hge.experts.fast.layout import Layout, Stack, move_in
 from hge.experts.optim import arithmetic, autocast, build_optimiser, state_of
-from hge.experts.pool import PoolSpec, share_modules
+from hge.experts.pool_spec import PoolSpec, share_modules
 from hge.experts.scores import UNSUITABLE, Score
 from hge.experts.weight_average import Average
 

@@ -28,7 +28,8 @@ from hge.experts.fast.memory import Residence
 from hge.experts.features import features_and_logits
 from hge.experts.joint.model import Evidence
 from hge.experts.optim import check_state, has_batch_norm, mode_of, multiply_adds
-from hge.experts.pool import COUNTS, Costs, PoolSpec, copied, count_tensors, evidence_of
+from hge.experts.pool import Costs
+from hge.experts.pool_spec import COUNTS, PoolSpec, copied, count_tensors, evidence_of
 from hge.gating.switch_detection import LossStats
 from hge.gating.tree import FloatArray
 

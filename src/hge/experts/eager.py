@@ -1,0 +1,254 @@
+"""The reference pool: one network after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from math import isfinite, nan
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hge.core.randomness import Keys
+from hge.core.types import Batch, as_float
+from hge.experts.augment import flip_and_crop
+from hge.experts.features import features_and_logits
+from hge.experts.joint.model import Evidence
+from hge.experts.optim import (
+    arithmetic,
+    autocast,
+    build_optimiser,
+    check_state,
+    gradients,
+    has_batch_norm,
+    mode_of,
+    multiply_adds,
+    state_of,
+)
+from hge.experts.pool import Costs
+from hge.experts.pool_spec import COUNTS, PoolSpec, copied, count_tensors, evidence_of, share_modules
+from hge.experts.scores import UNSUITABLE, Pupil, Score
+from hge.experts.weight_average import Average
+from hge.gating.switch_detection import LossStats
+from hge.gating.tree import FloatArray
+
+
+class EagerPool:
+    """One network after the other, without optimisations: the reference for faster pools."""
+
+    def __init__(self, spec: PoolSpec, keys: Keys, device: torch.device) -> None:
+        self.spec = spec
+        self.keys = keys
+        self.device = device
+        self.space = spec.build_space(device)
+        self.members: list[_Member] = []
+
+    @property
+    def uses_batch_statistics(self) -> bool:
+        """Whether the score's network has a BatchNorm."""
+        return has_batch_norm(self.members[0].score)
+
+    @property
+    def asks_all_at_once(self) -> bool:
+        """Experts are queried one after the other."""
+        return False
+
+    @property
+    def scores_are_costly(self) -> bool:
+        """Whether the score has a network."""
+        return self.members[0].score.network is not None
+
+    def create(self, expert: int) -> None:
+        """Add an untrained expert, its weights drawn by (seed, expert)."""
+        assert expert == len(self.members), "experts are numbered in order of creation"
+        net, score = self.spec.build(self.keys, expert, self.device, self.space)
+        if any(share_modules(net, member.net) for member in self.members):
+            raise ValueError("net: got the same module from the factory twice, expected a new one for each expert")
+        optimiser = build_optimiser(self.spec.optimiser, net.parameters())
+        self.members.append(_Member(net, optimiser, Pupil(score), self.spec.average_of(net)))
+
+    def settle(self) -> None:
+        """Fix the sketches' space."""
+        if self.space.opening:
+            pupil = self.members[self.space.owner].pupil
+            pupil.score.open()
+            pupil.refresh()
+
+    @torch.no_grad()
+    def loss(self, expert: int, batch: Batch, step: int) -> float:
+        """Return the training loss with batch statistics; running statistics are not changed."""
+        net = self.members[expert].net
+        with (
+            self._arithmetic(),
+            self._autocast(),
+            self.keys.seeded("dropout", step, expert, device=self.device),
+            mode_of(net, training=False, rows=len(batch), batch_statistics=True),
+        ):
+            return float(nn.functional.cross_entropy(net(self._changed(batch, expert, step)), batch.y))
+
+    def train(self, expert: int, batch: Batch, step: int) -> float:
+        """Take one optimiser step on the expert and train its score."""
+        if self.space.open_to_others(expert):
+            self.settle()
+        self.space.owner = expert
+        member, x = self.members[expert], as_float(batch.x)
+        buffers = [(buffer, buffer.clone()) for buffer in member.net.buffers()]
+        with (
+            self._arithmetic(),
+            self.keys.seeded("dropout", step, expert, device=self.device),
+            mode_of(member.net, training=True, rows=len(batch)),
+        ):
+            with self._autocast():
+                loss = nn.functional.cross_entropy(member.net(self._changed(batch, expert, step)), batch.y)
+            member.optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            if not nn.utils.get_total_norm(gradients(member.net)).isfinite():
+                for buffer, before in buffers:
+                    buffer.copy_(before)
+                return nan
+            member.optimiser.step()
+        if member.average is not None:
+            member.average.take_in(skip=torch.zeros((), device=self.device))
+        with self._arithmetic(), self._autocast():
+            member.pupil.teach(x, batch.y, self.keys.generator("noise", step, expert, device=self.device))
+        return float(loss.detach())
+
+    def train_run(
+        self,
+        expert: int,
+        items: Iterable[tuple[int, Batch]],
+        losses: LossStats,
+        epsilon: float,
+        below: Sequence[tuple[int, int]] = (),
+    ) -> Iterator[float]:
+        """Compute the loss of each batch before training on it."""
+        for step, batch in items:
+            if below and not self._in_order(below, batch.x):
+                return
+            if not self.loss(expert, batch, step) <= losses.bound(epsilon):
+                return
+            loss = self.train(expert, batch, step)
+            if not isfinite(loss):
+                return
+            yield loss
+
+    def _in_order(self, below: Sequence[tuple[int, int]], x: Tensor) -> bool:
+        asked = sorted({expert for pair in below for expert in pair})
+        scores = dict(zip(asked, self.batch_scores(asked, x), strict=True))
+        return all(scores[expert] < scores[other] for expert, other in below)
+
+    def scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
+        """Query each expert in turn."""
+        return self._ask(experts, lambda score: score.score(as_float(x), batch_statistics=False))
+
+    def batch_scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
+        """Query each expert in turn."""
+        return self._ask(experts, lambda score: score.score_together(as_float(x)))
+
+    def sketches(self, experts: Sequence[int], x: Tensor, *, together: bool) -> FloatArray:
+        """Query each expert in turn."""
+
+        def sketch(score: Score) -> Tensor:
+            own = {name: tensor[None] for name, tensor in score.gate_tensors().items()}
+            return score.sketches(own, score.read(as_float(x)), together=together)[0]
+
+        return self._ask(experts, sketch)
+
+    @torch.no_grad()
+    def _ask(self, experts: Sequence[int], ask: Callable[[Score], Tensor]) -> FloatArray:
+        with self._arithmetic(), self._autocast():
+            answers = torch.stack([ask(self.members[e].score) for e in experts]).double()
+        return np.asarray(answers.nan_to_num(nan=UNSUITABLE, posinf=UNSUITABLE, neginf=UNSUITABLE).cpu())
+
+    @torch.no_grad()
+    def logits(self, expert: int, x: Tensor) -> Tensor:
+        """Return the logits with running statistics."""
+        with self._arithmetic(), self._autocast():
+            out: Tensor = self.members[expert].answering(as_float(x))
+        return out.float().nan_to_num()
+
+    @torch.no_grad()
+    def evidence(self, expert: int, x: Tensor) -> Evidence:
+        """Return the parts of the score, the logits and the features."""
+        member, x = self.members[expert], as_float(x)
+        with self._arithmetic(), self._autocast():
+            parts = member.score.parts(member.score.gate_tensors(), x)
+            features, logits = features_and_logits(member.answering, x)
+        return evidence_of(parts, logits, features)
+
+    def state(self, expert: int, *, on_host: bool = True) -> dict[str, Tensor]:
+        """Return copies of the networks, the optimisers' states, and the score's row counts."""
+        pupil = self.members[expert].pupil
+        counts = count_tensors(pupil.rows, pupil.rows_at_refresh)
+        return copied(self.members[expert].state, on_host=on_host) | counts
+
+    @torch.no_grad()
+    def load_state(self, expert: int, tensors: Mapping[str, Tensor]) -> None:
+        """Copy all tensors into the expert."""
+        member = self.members[expert]
+        check_state(tensors, member.state | count_tensors(0, 0))
+        for name, tensor in member.state.items():
+            tensor.copy_(tensors[name])
+        member.pupil.rows, member.pupil.rows_at_refresh = (int(tensors[name]) for name in COUNTS)
+
+    def shared_state(self) -> dict[str, Tensor]:
+        """Return a copy of the sketches' space."""
+        return copied(self.space.state(), on_host=True)
+
+    def load_shared_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore the sketches' space."""
+        self.space.load_state(tensors)
+
+    def costs(self) -> Costs:
+        """Count multiply-adds."""
+        gates = [member.score.gate_tensors() for member in self.members]
+        stacked = {name: torch.stack([own[name].detach() for own in gates]) for name in gates[0]}
+        first, row = self.members[0], torch.zeros(1, *self.spec.shape, device=self.device)
+        return Costs(multiply_adds(first.net, row), first.score.cost(stacked), first.score.sketch_cost(stacked))
+
+    def memory(self) -> dict[str, int]:
+        """Return the bytes of weights, statistics and optimisers' states."""
+        per_expert = [member.bytes for member in self.members]
+        return {"bytes_per_expert": max(per_expert, default=0), "device_bytes": sum(per_expert), "host_bytes": 0}
+
+    def _changed(self, batch: Batch, expert: int, step: int) -> Tensor:
+        changes = self.spec.changes(self.keys, expert, step, len(batch), self.device)
+        return flip_and_crop(as_float(batch.x), changes)
+
+    def _arithmetic(self) -> AbstractContextManager[None]:
+        return arithmetic(self.spec.precision, self.device)
+
+    def _autocast(self) -> AbstractContextManager[None]:
+        return autocast(self.spec.precision, self.device)
+
+
+@dataclass
+class _Member:
+    net: nn.Module
+    optimiser: torch.optim.Optimizer
+    pupil: Pupil
+    average: Average | None
+
+    @property
+    def answering(self) -> nn.Module:
+        """The network used for prediction."""
+        return self.net if self.average is None else self.average.net
+
+    @property
+    def score(self) -> Score:
+        """Its score."""
+        return self.pupil.score
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """All tensors that training changes, by name, not copied."""
+        average = {} if self.average is None else self.average.state()
+        own = state_of(self.net, self.optimiser, "net") | state_of(self.score, self.score.optimiser, "score")
+        return own | average
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the weights, the score, and both optimisers' states."""
+        return sum(tensor.nbytes for tensor in self.state.values())

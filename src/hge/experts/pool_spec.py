@@ -1,0 +1,107 @@
+"""How an expert is made, and what every pool does with the tensors of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from hge.core.config import OptimiserConfig, Precision, ScoreConfig
+from hge.core.randomness import Keys
+from hge.experts.augment import draw_changes
+from hge.experts.joint.model import Evidence
+from hge.experts.networks import AutoencoderFactory, NetFactory, Shape
+from hge.experts.scaling import Standardise
+from hge.experts.scores import Score, Space, build_score
+from hge.experts.weight_average import Average
+
+COUNTS = ("rows", "rows_at_refresh")
+
+
+@dataclass(frozen=True)
+class PoolSpec:
+    """Specification of a pool's experts."""
+
+    shape: Shape
+    """Shape of one input."""
+    outputs: int
+    """Number of outputs of every expert's head: one per class of the whole stream."""
+    net: NetFactory
+    autoencoder: AutoencoderFactory
+    score: ScoreConfig
+    optimiser: OptimiserConfig
+    precision: Precision = "fp32"
+    idle_on_host: bool = False
+    augment: bool = False
+    """Train on flipped and cropped images; scores and replay use the originals."""
+    shortlisted: bool = False
+    """Add a sketch to a score that has a network."""
+    scaled: bool = False
+    """Standardise inputs: for each expert by its training rows, for the sketches by the first rows."""
+
+    def __post_init__(self) -> None:
+        if self.augment and len(self.shape) != 3:
+            raise ValueError(f"augment: got inputs of shape {self.shape}, expected (channels, height, width)")
+
+    def build_space(self, device: torch.device) -> Space:
+        """Return the space that the sketches of all experts share."""
+        return Space(self.shape, self.score.components, device, scaled=self.scaled and len(self.shape) == 1)
+
+    def build(self, keys: Keys, expert: int, device: torch.device, space: Space) -> tuple[nn.Module, Score]:
+        """Return an untrained expert's network and score, their weights drawn by (seed, expert)."""
+        with keys.seeded("weights", expert, device=device):
+            net = self.net(self.shape, self.outputs).to(device, torch.float32)
+            if self.scaled:
+                net = nn.Sequential(Standardise(self.shape).to(device), net)
+            net.eval()
+            score = build_score(
+                self.score,
+                self.optimiser,
+                self.autoencoder,
+                self.shape,
+                self.outputs,
+                space,
+                shortlisted=self.shortlisted,
+            )
+            score.to(device).eval()
+        for module in (*net.modules(), *score.modules()):
+            if isinstance(module, _BatchNorm) and module.momentum is not None:
+                module.num_batches_tracked = None  # only a cumulative average needs it
+        return net, score
+
+    def average_of(self, net: nn.Module) -> Average | None:
+        """Return the moving average of a network that is used for prediction, if enabled."""
+        return Average(net, self.optimiser.average) if self.optimiser.average else None
+
+    def changes(self, keys: Keys, expert: int, step: int, rows: int, device: torch.device) -> Tensor | None:
+        """Return the random changes of a batch's images for training the expert, if enabled."""
+        if not self.augment:
+            return None
+        return draw_changes(rows, keys.generator("augment", step, expert, device=device))
+
+
+def share_modules(net: nn.Module, other: nn.Module) -> bool:
+    """Return whether two networks have a module in common."""
+    return not {id(module) for module in net.modules()}.isdisjoint(id(module) for module in other.modules())
+
+
+def copied(tensors: Mapping[str, Tensor], *, on_host: bool) -> dict[str, Tensor]:
+    """Return copies: contiguous on the CPU, or with the same device and layout."""
+    if on_host:
+        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    return {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+
+def count_tensors(rows: int, rows_at_refresh: int) -> dict[str, Tensor]:
+    """Return as tensors the number of rows a score has seen, in total and at its last refresh."""
+    return dict(zip(COUNTS, (torch.tensor(rows), torch.tensor(rows_at_refresh)), strict=True))
+
+
+def evidence_of(parts: Tensor, logits: Tensor, features: Tensor) -> Evidence:
+    """Return an expert's evidence as arrays; finite, except for parts that carry no information."""
+    arrays = (parts, logits.nan_to_num(), features.nan_to_num())
+    return Evidence(*(np.asarray(array.double().cpu()) for array in arrays))

@@ -1,0 +1,56 @@
+"""All that answers beside an expert's network, and the weighing of the network against it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hge.experts.companions.linear import LinearModel
+from hge.experts.companions.nearest import FloatArray, FloatRows, Labels, NearestRows
+from hge.experts.companions.opinions import OpinionPool
+
+
+class Companion:
+    """The nearest rows and the linear model of one expert, pooled with its network."""
+
+    def __init__(self, inputs: int, memory_rows: int) -> None:
+        self.nearest = NearestRows(memory_rows)
+        self.linear = LinearModel(inputs)
+        self.pool = OpinionPool(models=3)
+
+    def probabilities(self, x: FloatRows, network: FloatArray) -> FloatArray:
+        """Return [rows, classes], given those of the network; the network's own before any row was learned."""
+        return self.pool.probabilities(self._opinions(x, network)) if len(self.nearest) else network
+
+    def learn(self, x: FloatRows, y: Labels, network: FloatArray) -> None:
+        """Learn a batch, given the network's probabilities before it was trained on it."""
+        if len(self.nearest):
+            self.pool.learn(self._opinions(x, network), y)
+        self.linear.learn(x, y)
+        self.nearest.add(x, y)
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all tensors, by name."""
+        parts = {"nearest": self.nearest.state(), "linear": self.linear.state()}
+        own = {f"{part}.{name}": tensor for part, tensors in parts.items() for name, tensor in tensors.items()}
+        return own | {"weights": torch.from_numpy(self.pool.weights.copy())}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore what `state` returned."""
+        for part, owner in (("nearest", self.nearest), ("linear", self.linear)):
+            prefix = f"{part}."
+            owner.load_state({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
+        self.pool.weights = tensors["weights"].numpy().copy()
+
+    def _opinions(self, x: FloatRows, network: FloatArray) -> list[FloatArray]:
+        classes = network.shape[1]
+        return [network, self.nearest.probabilities(x, classes), self.linear.probabilities(x, classes)]
+
+
+def flat(x: Tensor) -> FloatRows:
+    """Return rows as flat arrays on the host."""
+    rows: FloatRows = np.ascontiguousarray(x.flatten(1).float().cpu().numpy())
+    return rows

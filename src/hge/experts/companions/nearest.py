@@ -1,0 +1,86 @@
+"""The rows that an expert saw last, with their labels, and class probabilities from the nearest of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from hge.experts.scores.space import units_of
+
+FloatRows = npt.NDArray[np.float32]
+FloatArray = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int64]
+
+NEIGHBOURS = 5
+CLOSE = 0.1
+"""Distance, relative to the mean distance of the neighbours, at which a neighbour's weight stops growing."""
+ROWS_FOR_UNITS = 128
+"""Rows from which the units of the inputs are determined, once."""
+
+
+class NearestRows:
+    """A first-in, first-out memory of rows; distances are measured in units of their own if inputs differ in kind.
+
+    >>> memory = NearestRows(capacity=100)
+    >>> memory.add(np.array([[0.0], [0.1], [5.0]], np.float32), np.array([0, 0, 1]))
+    >>> int(memory.probabilities(np.array([[4.9]], np.float32), classes=2).argmax())
+    1
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.x: FloatRows = np.empty((0, 0), np.float32)
+        self.y: Labels = np.empty(0, np.int64)
+        self.units: FloatRows | None = None
+        """What inputs are multiplied by; None until there are enough rows to determine it."""
+        self._measured: tuple[FloatRows, FloatRows, FloatRows] | None = None
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def add(self, x: FloatRows, y: Labels) -> None:
+        """Remember flat rows; forget the oldest beyond the capacity."""
+        x, y = x[-self.capacity :], y[-self.capacity :]
+        old = max(0, len(self) + len(x) - self.capacity)
+        self.x = np.concatenate([self.x[old:], x]) if len(self) else x.copy()
+        self.y = np.concatenate([self.y[old:], y])
+        self._measured = None
+        if self.units is None and len(self) >= ROWS_FOR_UNITS:
+            self.units = self._units()
+
+    def probabilities(self, x: FloatRows, classes: int) -> FloatArray:
+        """Return [rows, classes]: the shares of the classes among the nearest rows, the nearer ones counting more."""
+        if self._measured is None:
+            units = self._units() if self.units is None else self.units
+            rows = self.x * units
+            self._measured = units, rows, np.einsum("ij,ij->i", rows, rows)
+        units, known, squares = self._measured
+        rows = x * units
+        apart = np.einsum("ij,ij->i", rows, rows)[:, None] + squares - 2 * rows @ known.T
+        count = min(NEIGHBOURS, len(self))
+        nearest = np.argpartition(apart, count - 1, axis=1)[:, :count]
+        distance = np.sqrt(np.maximum(np.take_along_axis(apart, nearest, axis=1), 0.0), dtype=np.float64)
+        weight = 1 / (distance / np.maximum(distance.mean(axis=1, keepdims=True), 1e-30) + CLOSE)
+        votes = np.zeros((len(x), classes))
+        np.add.at(votes, (np.arange(len(x))[:, None], self.y[nearest]), weight)
+        shares: FloatArray = votes / votes.sum(axis=1, keepdims=True)
+        return shares
+
+    def state(self) -> dict[str, Tensor]:
+        """Return the rows, the labels and the units."""
+        found = {"x": torch.from_numpy(self.x.copy()), "y": torch.from_numpy(self.y.copy())}
+        return found if self.units is None else found | {"units": torch.from_numpy(self.units.copy())}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore what `state` returned."""
+        self.x, self.y = tensors["x"].numpy().copy(), tensors["y"].numpy().copy()
+        self.units = tensors["units"].numpy().copy() if "units" in tensors else None
+        self._measured = None
+
+    def _units(self) -> FloatRows:
+        units: FloatRows = (1 / units_of(torch.from_numpy(self.x).double())).float().numpy()
+        return units

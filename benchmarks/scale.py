@@ -40,7 +40,7 @@ def grow(population: Population, experts: int) -> None:
     learner, pool = population.learner, population.learner.pool
     population.grow(2)  # fixes the space of the sketches
     assert isinstance(pool, StackedPool)
-    template, score = pool.state(0), SketchScore(pool.home.space)
+    template, score = pool.state(0), SketchScore(pool.store.space)
     while population.size < experts:
         expert = learner.new_expert().id
         learner.tree.add(expert)

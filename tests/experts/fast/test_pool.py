@@ -32,7 +32,7 @@ from hge.core.events import Event
 from hge.core.randomness import Keys
 from hge.core.types import Batch
 from hge.experts.fast.device_steps import TOGETHER
-from hge.experts.fast.layout import Layout, Stack, move_in
+from hge.experts.fast.layout import Layout, Stack, rebind_storage
 from hge.experts.fast.pool import StackedPool
 from hge.experts.pool_spec import PoolSpec
 from hge.gating.switch_detection import LossStats
@@ -276,9 +276,9 @@ def test_idle_experts_can_wait_on_the_host_and_memory_is_reported() -> None:
     x = batch_for(here, seed=9).x
     for expert in range(3):
         assert torch.equal(here.logits(expert, x), away.logits(expert, x))
-    assert away.memory()["host_bytes"] == 3 * len(away.home.slot)
+    assert away.memory()["host_bytes"] == 3 * len(away.store.slot)
     assert here.memory()["device_bytes"] - away.memory()["device_bytes"] == away.memory()["host_bytes"]
-    weights = sum(p.nbytes for module in (here.home.net, here.home.score) for p in module.parameters())
+    weights = sum(p.nbytes for module in (here.store.net, here.store.score) for p in module.parameters())
     assert 2 * weights <= here.memory()["bytes_per_expert"] < 2.3 * weights  # and momentum
 
 
@@ -287,7 +287,7 @@ def test_memory_keeps_the_format_of_its_tensors() -> None:
     count, values = torch.tensor(3), weights.clone()
     layout = Layout([count, weights])
     memory = layout.allocate(torch.device("cpu"))
-    move_in(layout.views(memory), [count, weights])
+    rebind_storage([count, weights], layout.views(memory))
     assert weights.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(weights, values)
     memory.zero_()

@@ -51,7 +51,7 @@ class EagerPool:
         return has_batch_norm(self.members[0].score)
 
     @property
-    def asks_all_at_once(self) -> bool:
+    def scores_all_at_once(self) -> bool:
         """Experts are queried one after the other."""
         return False
 
@@ -121,11 +121,11 @@ class EagerPool:
         items: Iterable[tuple[int, Batch]],
         losses: LossStats,
         epsilon: float,
-        below: Sequence[tuple[int, int]] = (),
+        ordered_pairs: Sequence[tuple[int, int]] = (),
     ) -> Iterator[float]:
         """Compute the loss of each batch before training on it."""
         for step, batch in items:
-            if below and not self._in_order(below, batch.x):
+            if ordered_pairs and not self._in_order(ordered_pairs, batch.x):
                 return
             if not self.loss(expert, batch, step) <= losses.bound(epsilon):
                 return
@@ -134,18 +134,18 @@ class EagerPool:
                 return
             yield loss
 
-    def _in_order(self, below: Sequence[tuple[int, int]], x: Tensor) -> bool:
-        asked = sorted({expert for pair in below for expert in pair})
-        scores = dict(zip(asked, self.batch_scores(asked, x), strict=True))
-        return all(scores[expert] < scores[other] for expert, other in below)
+    def _in_order(self, ordered_pairs: Sequence[tuple[int, int]], x: Tensor) -> bool:
+        queried = sorted({expert for pair in ordered_pairs for expert in pair})
+        scores = dict(zip(queried, self.batch_scores(queried, x), strict=True))
+        return all(scores[expert] < scores[other] for expert, other in ordered_pairs)
 
     def scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
         """Query each expert in turn."""
-        return self._ask(experts, lambda score: score.score(as_float(x), batch_statistics=False))
+        return self._query(experts, lambda score: score.score(as_float(x), batch_statistics=False))
 
     def batch_scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
         """Query each expert in turn."""
-        return self._ask(experts, lambda score: score.score_together(as_float(x)))
+        return self._query(experts, lambda score: score.score_together(as_float(x)))
 
     def sketches(self, experts: Sequence[int], x: Tensor, *, together: bool) -> FloatArray:
         """Query each expert in turn."""
@@ -154,19 +154,19 @@ class EagerPool:
             own = {name: tensor[None] for name, tensor in score.gate_tensors().items()}
             return score.sketches(own, score.read(as_float(x)), together=together)[0]
 
-        return self._ask(experts, sketch)
+        return self._query(experts, sketch)
 
     @torch.no_grad()
-    def _ask(self, experts: Sequence[int], ask: Callable[[Score], Tensor]) -> FloatArray:
+    def _query(self, experts: Sequence[int], evaluate: Callable[[Score], Tensor]) -> FloatArray:
         with self._arithmetic(), self._autocast():
-            answers = torch.stack([ask(self.members[e].score) for e in experts]).double()
-        return np.asarray(answers.nan_to_num(nan=UNSUITABLE, posinf=UNSUITABLE, neginf=UNSUITABLE).cpu())
+            scores = torch.stack([evaluate(self.members[e].score) for e in experts]).double()
+        return np.asarray(scores.nan_to_num(nan=UNSUITABLE, posinf=UNSUITABLE, neginf=UNSUITABLE).cpu())
 
     @torch.no_grad()
     def logits(self, expert: int, x: Tensor) -> Tensor:
         """Return the logits with running statistics."""
         with self._arithmetic(), self._autocast():
-            out: Tensor = self.members[expert].answering(as_float(x))
+            out: Tensor = self.members[expert].prediction_net(as_float(x))
         return out.float().nan_to_num()
 
     @torch.no_grad()
@@ -175,7 +175,7 @@ class EagerPool:
         member, x = self.members[expert], as_float(x)
         with self._arithmetic(), self._autocast():
             parts = member.score.parts(member.score.gate_tensors(), x)
-            features, logits = features_and_logits(member.answering, x)
+            features, logits = features_and_logits(member.prediction_net, x)
         return evidence_of(parts, logits, features)
 
     def state(self, expert: int, *, on_host: bool = True) -> dict[str, Tensor]:
@@ -232,7 +232,7 @@ class _Member:
     average: Average | None
 
     @property
-    def answering(self) -> nn.Module:
+    def prediction_net(self) -> nn.Module:
         """The network used for prediction."""
         return self.net if self.average is None else self.average.net
 

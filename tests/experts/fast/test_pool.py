@@ -31,7 +31,7 @@ from hge.core.config import LearnerConfig, OptimiserConfig
 from hge.core.events import Event
 from hge.core.randomness import Keys
 from hge.core.types import Batch
-from hge.experts.fast.device_steps import TOGETHER
+from hge.experts.fast.device_steps import STEPS_PER_LAUNCH
 from hge.experts.fast.layout import Layout, Stack, rebind_storage
 from hge.experts.fast.pool import StackedPool
 from hge.experts.pool_spec import PoolSpec
@@ -110,7 +110,7 @@ def test_adam_trains_scores_in_graphs_too(device: str) -> None:
 )
 def test_asking_all_at_once_changes_no_event(config: LearnerConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, expected = learned("stacked", VAE, config, "cpu", in_runs=True)
-    monkeypatch.setattr(StackedPool, "asks_all_at_once", True)
+    monkeypatch.setattr(StackedPool, "scores_all_at_once", True)
     _, _, events = learned("stacked", VAE, config, "cpu", in_runs=True)
     assert discrete(events) == discrete(expected)
 
@@ -147,10 +147,10 @@ def test_two_steps_at_once_are_the_same_as_one_by_one(config: LearnerConfig, mon
         StackedPool, "_launch", lambda self, *args: (launched.append(len(args[-1])), launch(self, *args))
     )
     many, steps_in_runs, events_in_runs = learned("stacked", MLP, config, "cpu", in_runs=True)
-    assert {1, TOGETHER} <= set(launched) <= set(range(1, TOGETHER + 1))
+    assert {1, STEPS_PER_LAUNCH} <= set(launched) <= set(range(1, STEPS_PER_LAUNCH + 1))
     assert repr(steps_in_runs) == repr(steps)
     assert repr(events_in_runs) == repr(events)
-    assert not len(many.pool.mailbox)
+    assert not len(many.pool.results)
     x = next(stream()).x
     for expert in range(len(one.experts)):
         assert torch.equal(one.pool.logits(expert, x), many.pool.logits(expert, x))
@@ -201,7 +201,7 @@ def test_a_run_ends_where_a_rival_scores_lower(name: str) -> None:
             pool.train(expert, batch_for(pool, seed=step, shift=9.0 * expert), step)
     losses = LossStats(count=5, mean=1e9)
     items = [(step, batch_for(pool, seed=step, shift=9.0 * (step == 7))) for step in range(5, 9)]
-    assert len(list(_followed(pool.train_run(0, items, losses, 4.0, below=[(0, 1)]), losses))) == 2
+    assert len(list(_followed(pool.train_run(0, items, losses, 4.0, ordered_pairs=[(0, 1)]), losses))) == 2
     assert len(list(_followed(pool.train_run(0, items, losses, 4.0), losses))) == 4
 
 

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from hge.core.randomness import Keys
 from hge.core.types import Batch
 from hge.experts.augment import flip_and_crop
-from hge.experts.fast.cuda_graphs import Graphs, Mailbox
-from hge.experts.fast.device_steps import TOGETHER, Rule, Steps
+from hge.experts.fast.cuda_graphs import Graphs, ResultQueue
+from hge.experts.fast.device_steps import STEPS_PER_LAUNCH, Rule, Steps
 from hge.experts.fast.memory import ExpertStore
 from hge.experts.features import features_and_logits
 from hge.experts.joint.model import Evidence
@@ -33,9 +33,9 @@ from hge.experts.pool_spec import COUNTS, PoolSpec, copied, count_tensors, evide
 from hge.gating.switch_detection import LossStats
 from hge.gating.tree import FloatArray
 
-MOST_NETWORKS = 32
+MAX_NETWORKS = 32
 """Number of experts up to which a GPU scores all of them faster than some in turn, if the scores are networks."""
-NOBODY = (-1, None, nan)
+NONE_REFUSED = (-1, None, nan)
 """Value of `refused` if no expert refused a batch for its loss."""
 LONG_WAIT = 3e-4
 """Wait of the host for a step, in seconds, above which the GPU is clearly the bottleneck."""
@@ -51,20 +51,20 @@ class StackedPool:
         self.store = ExpertStore(spec, keys, device)
         self.rows: list[int] = []
         self.rows_at_refresh: list[int] = []
-        self.refused: tuple[int, Batch | None, float] = NOBODY
+        self.refused: tuple[int, Batch | None, float] = NONE_REFUSED
         """Expert, batch and loss at which the last run ended; invalid once the expert is trained again."""
         self.noise = torch.Generator(device)
-        self.mailbox = Mailbox(device, places=2, results=TOGETHER, width=2)
-        self.under_way: deque[tuple[int, Batch]] = deque()
+        self.results = ResultQueue(device, blocks=2, results=STEPS_PER_LAUNCH, width=2)
+        self.pending: deque[tuple[int, Batch]] = deque()
         """Batches sent to the device whose results are pending."""
         self.graphs = Graphs(device)
         self.steps = Steps(self.store, self.graphs)
-        self.draws = False
+        self.stochastic = False
         """Whether the networks draw random numbers, as Dropout does."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is needed to rebuild the pool."""
-        names = ("spec", "keys", "device", "store", "rows", "rows_at_refresh", "draws")
+        names = ("spec", "keys", "device", "store", "rows", "rows_at_refresh", "stochastic")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -78,11 +78,11 @@ class StackedPool:
         return has_batch_norm(self.store.score)
 
     @property
-    def asks_all_at_once(self) -> bool:
-        """Sketches are one product; on a GPU, networks are one CUDA graph, up to `MOST_NETWORKS` experts."""
+    def scores_all_at_once(self) -> bool:
+        """Sketches are one product; on a GPU, networks are one CUDA graph, up to `MAX_NETWORKS` experts."""
         if self.store.score.network is None:
             return True
-        return self.overlaps and self.store.gates.count <= MOST_NETWORKS
+        return self.overlaps and self.store.gates.count <= MAX_NETWORKS
 
     @property
     def scores_are_costly(self) -> bool:
@@ -92,11 +92,11 @@ class StackedPool:
     def create(self, expert: int) -> None:
         """Add an untrained expert, its weights drawn by (seed, expert)."""
         if self.store.add(expert):
-            self.graphs.forget()
+            self.graphs.clear()
         self.rows.append(0)
         self.rows_at_refresh.append(0)
         if expert == 0:
-            self.draws = self._draws_random_numbers()
+            self.stochastic = self._is_stochastic()
 
     def settle(self) -> None:
         """Fix the sketches' space."""
@@ -113,7 +113,7 @@ class StackedPool:
         self.store.load_eval_net(expert, for_prediction=False)
         with self._seeded(expert, step):
             changes = self.spec.changes(self.keys, expert, step, len(batch), self.device)
-            return float(self._run("look", self._look, batch.x, batch.y, changes))
+            return float(self._run("loss", self._eval_loss, batch.x, batch.y, changes))
 
     def train(self, expert: int, batch: Batch, step: int) -> float:
         """Take one optimiser step on the expert and train its score, whatever the loss."""
@@ -125,23 +125,23 @@ class StackedPool:
         items: Iterable[tuple[int, Batch]],
         losses: LossStats,
         epsilon: float,
-        below: Sequence[tuple[int, int]] = (),
+        ordered_pairs: Sequence[tuple[int, int]] = (),
     ) -> Iterator[float]:
         """Launch a few steps ahead; each decides on the device whether its batch is accepted."""
         if self.store.space.open_to_others(expert):
             self.settle()
         self.store.space.owner = expert
         self.store.activate(expert)
-        self.refused = NOBODY
-        rule = self.steps.begin(expert, losses, epsilon, below)
-        under_way = self._nothing_under_way()
+        self.refused = NONE_REFUSED
+        rule = self.steps.begin(expert, losses, epsilon, ordered_pairs)
+        pending = self._reset_pending()
         source = iter(items)
         stream = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
         rows = self.rows[expert]  # after all pending batches have been trained
         try:
             while True:
                 group, refresh = [], False
-                for item in islice(source, self._at_once(expert)):
+                for item in islice(source, self._steps_per_launch(expert)):
                     group.append(item)
                     rows += len(item[1])
                     refresh = self.store.score.refresh_due(rows, self.rows_at_refresh[expert])
@@ -149,52 +149,52 @@ class StackedPool:
                         break
                 if group:
                     self._launch(rule, stream, expert, group)
-                    under_way.extend(group)
+                    pending.extend(group)
                 # While the GPU runs the newest group, the host takes the results of the previous one. A refresh may
                 # only use batches that are known to have been trained, so it waits for all pending results.
-                while len(under_way) > (len(group) if self.overlaps and not refresh else 0):
-                    loss, skipped = self.mailbox.take()
-                    step, batch = under_way.popleft()
+                while len(pending) > (len(group) if self.overlaps and not refresh else 0):
+                    loss, skipped = self.results.get()
+                    step, batch = pending.popleft()
                     if skipped:
                         self.refused = expert, batch, loss
                         return
                     self.rows[expert] += len(batch)
-                    self._teach_late(expert, step, batch)
-                    if refresh and not under_way:
+                    self._train_score_on_host(expert, step, batch)
+                    if refresh and not pending:
                         self._refresh(expert)
                     yield loss
                 if not group:
                     return
         finally:  # the caller may have stopped early; after an interrupt, a result may be missing
-            while under_way and len(self.mailbox):
-                step, batch = under_way.popleft()
-                _, skipped = self.mailbox.take()
+            while pending and len(self.results):
+                step, batch = pending.popleft()
+                _, skipped = self.results.get()
                 if not skipped:
                     self.rows[expert] += len(batch)
-                    self._teach_late(expert, step, batch)
+                    self._train_score_on_host(expert, step, batch)
 
     def scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
         """Query all of them at once."""
-        return self._ask("scores", self.store.scores, experts, x)
+        return self._query("scores", self.store.scores, experts, x)
 
     def batch_scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
         """Query all of them at once."""
-        return self._ask("batch scores", self.store.batch_scores, experts, x)
+        return self._query("batch scores", self.store.batch_scores, experts, x)
 
     def sketches(self, experts: Sequence[int], x: Tensor, *, together: bool) -> FloatArray:
         """Query all of them at once."""
-        return self._ask(f"sketches {together}", partial(self.store.sketches, together=together), experts, x)
+        return self._query(f"sketches {together}", partial(self.store.sketches, together=together), experts, x)
 
     @torch.no_grad()
-    def _ask(
-        self, kind: str, ask: Callable[[Sequence[int], Tensor], Tensor], experts: Sequence[int], x: Tensor
+    def _query(
+        self, kind: str, score: Callable[[Sequence[int], Tensor], Tensor], experts: Sequence[int], x: Tensor
     ) -> FloatArray:
         self.store.sync_gate()
-        everyone = range(self.store.gates.count)
+        all_experts = range(self.store.gates.count)
         experts = experts if isinstance(experts, range) else list(experts)
-        of_all = experts == everyone or experts == list(everyone)  # ranges are compared at once
-        capture = of_all and self.store.score.capturable
-        function = partial(ask, experts)
+        queries_all = experts == all_experts or experts == list(all_experts)  # ranges are compared at once
+        capture = queries_all and self.store.score.capturable
+        function = partial(score, experts)
         scores = self.graphs((kind, len(experts)), function, x) if capture else function(x)
         return np.asarray(scores.cpu()).astype(np.float64)
 
@@ -231,7 +231,7 @@ class StackedPool:
             tensor.copy_(tensors[name])
         self.rows[expert], self.rows_at_refresh[expert] = (int(tensors[name]) for name in COUNTS)
         self.store.mark_changed(expert)
-        self.refused = NOBODY  # the stored loss is that of the former weights
+        self.refused = NONE_REFUSED  # the stored loss is that of the former weights
 
     def shared_state(self) -> dict[str, Tensor]:
         """Return a copy of the sketches' space."""
@@ -257,18 +257,18 @@ class StackedPool:
         """Whether the host continues while a step is computed."""
         return self.device.type == "cuda" and self.store.score.asynchronous
 
-    def _at_once(self, expert: int) -> int:
+    def _steps_per_launch(self, expert: int) -> int:
         """Return the number of steps per launch: one is enough if the host has to wait for the GPU anyway."""
-        if not self.overlaps or self.draws or not self.rows[expert] or self.mailbox.waited > LONG_WAIT:
+        if not self.overlaps or self.stochastic or not self.rows[expert] or self.results.wait_seconds > LONG_WAIT:
             return 1
-        return TOGETHER
+        return STEPS_PER_LAUNCH
 
-    def _nothing_under_way(self) -> deque[tuple[int, Batch]]:
+    def _reset_pending(self) -> deque[tuple[int, Batch]]:
         """Discard what an interrupted run may have left: its results would be mistaken for those of the next run."""
-        self.under_way.clear()  # that run may be closed later, and must not take results then
-        self.mailbox.clear()
-        self.under_way = deque()
-        return self.under_way
+        self.pending.clear()  # that run may be closed later, and must not take results then
+        self.results.clear()
+        self.pending = deque()
+        return self.pending
 
     def _launch(
         self, rule: Rule, stream: torch.cuda.Stream | None, expert: int, group: Sequence[tuple[int, Batch]]
@@ -278,11 +278,11 @@ class StackedPool:
         with self._seeded(expert, group[0][0]):
             if rule.gates and not self.store.score.capturable:
                 self.store.sync_gate()
-                results = self.steps.take(rule, *inputs)
+                results = self.steps.run(rule, *inputs)
             else:
                 key = rule, self.store.score.asynchronous
-                results = self._run(key, partial(self.steps.take, rule), *inputs)
-        self.mailbox.send(results, len(group), stream)
+                results = self._run(key, partial(self.steps.run, rule), *inputs)
+        self.results.put(results, len(group), stream)
         self.store.gate_is_stale = self.store.gate_is_stale or self.store.score.network is not None
         self.store.versions[expert] += len(group)
 
@@ -294,7 +294,7 @@ class StackedPool:
             noise = self.store.score.draw(len(batch), self.noise)
         return batch.x, batch.y, noise, self.spec.changes(self.keys, expert, step, len(batch), self.device)
 
-    def _look(self, x: Tensor, y: Tensor, changes: Tensor | None = None) -> Tensor:
+    def _eval_loss(self, x: Tensor, y: Tensor, changes: Tensor | None = None) -> Tensor:
         """Return the loss of `eval_net`."""
         with (
             torch.no_grad(),
@@ -304,7 +304,7 @@ class StackedPool:
         ):
             return nn.functional.cross_entropy(self.store.eval_net(flip_and_crop(self.store.prepare(x), changes)), y)
 
-    def _teach_late(self, expert: int, step: int, batch: Batch) -> None:
+    def _train_score_on_host(self, expert: int, step: int, batch: Batch) -> None:
         """Train a score that depends on the host on a batch on which its expert has been trained."""
         if not self.store.score.asynchronous:
             noise = self._inputs(expert, step, batch)[2]
@@ -323,16 +323,16 @@ class StackedPool:
 
     def _run(self, key: Hashable, function: Callable[..., Tensor], *inputs: Tensor | None) -> Tensor:
         """Run a function of the networks as a graph, unless they draw random numbers, which a graph would repeat."""
-        return function(*inputs) if self.draws else self.graphs(key, function, *inputs)
+        return function(*inputs) if self.stochastic else self.graphs(key, function, *inputs)
 
     def _seeded(self, expert: int, step: int) -> AbstractContextManager[None]:
-        return self.keys.seeded("dropout", step, expert, device=self.device) if self.draws else nullcontext()
+        return self.keys.seeded("dropout", step, expert, device=self.device) if self.stochastic else nullcontext()
 
-    def _draws_random_numbers(self) -> bool:
+    def _is_stochastic(self) -> bool:
         """Return whether the network draws random numbers in training, as Dropout does."""
         x = torch.zeros(2, *self.spec.shape, device=self.device)
         state = partial(torch.cuda.get_rng_state, self.device) if self.device.type == "cuda" else torch.get_rng_state
         with self.keys.seeded("dropout", 0, 0, device=self.device):
             before = state()
-            self._look(x, torch.zeros(2, dtype=torch.int64, device=self.device))
+            self._eval_loss(x, torch.zeros(2, dtype=torch.int64, device=self.device))
             return not torch.equal(before, state())

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from hge.core.config import OptimiserConfig, ScoreConfig
-from hge.experts.fast.cuda_graphs import Side
+from hge.experts.fast.cuda_graphs import SideStream
 from hge.experts.networks import Autoencoder, Shape
 from hge.experts.optim import build_optimiser, gradients, has_batch_norm, masked_step, mode_of, multiply_adds
 from hge.experts.scores.base import Cost, Score
 
-AT_A_TIME = 4
+MAX_CONCURRENT = 4
 """Number of convolutional autoencoders run concurrently on a GPU; more are not faster."""
 
 
@@ -107,13 +107,13 @@ class AutoencoderScore(Score):
                 return scores
             experts = len(next(iter(tensors.values())))
             # No idle stream among them: a graph being captured must not wait for a stream that is not part of it.
-            sides = [Side(seen.device) for _ in range(min(AT_A_TIME, experts))]
+            streams = [SideStream(seen.device) for _ in range(min(MAX_CONCURRENT, experts))]
             rows = []
-            for expert, side in zip(range(experts), cycle(sides), strict=False):
-                with side():
+            for expert, stream in zip(range(experts), cycle(streams), strict=False):
+                with stream():
                     rows.append(functional_call(self, {n: t[expert] for n, t in tensors.items()}, (seen,)))
-            for side in sides:
-                side.join()
+            for stream in streams:
+                stream.join()
             return torch.stack(rows)
 
     @torch.no_grad()

@@ -27,7 +27,7 @@ from hge.experiments.build import build_scenario, build_spec
 from hge.experiments.recipes import build_config
 from hge.experiments.run_files import environment, write_json
 from hge.experts.pool_spec import PoolSpec
-from hge.experts.scores import Pupil
+from hge.experts.scores import ScoreTrainer
 from hge.experts.scores.autoencoder import AutoencoderScore
 
 SEED = 100
@@ -46,11 +46,11 @@ def losses(scenario: Scenario, spec: PoolSpec, task: int, keys: Keys) -> dict[tu
     with keys.seeded("weights", task, device=cpu):
         net = spec.autoencoder(spec.shape)
     score = AutoencoderScore(net, spec.shape, ScoreConfig("autoencoder", sampled=True), spec.optimiser)
-    pupil, rows, found, step = Pupil(score.eval()), scenario.tasks[task].train.whole(), {}, 0
+    trainer, rows, found, step = ScoreTrainer(score.eval()), scenario.tasks[task].train.whole(), {}, 0
     everybody = as_float(torch.cat([other.test.whole().x for other in scenario.tasks]))
     for epoch in range(1, max(EPOCHS) + 1):
         for part in torch.split(torch.from_numpy(keys.rng("shuffle", task, epoch).permutation(len(rows))), GROUP):
-            pupil.teach(as_float(rows.x[part]), rows.y[part], keys.generator("noise", step, task, device=cpu))
+            trainer.train(as_float(rows.x[part]), rows.y[part], keys.generator("noise", step, task, device=cpu))
             step += 1
         if epoch in EPOCHS:
             at_mean = torch.zeros(1, *score.latents)

@@ -47,8 +47,8 @@ def grow(population: Population, experts: int) -> None:
         task = population.task(expert)
         images, labels = task.images, task.labels
         score.moments.zero_()
-        score.study(score.read(as_float(images)), labels, None)
-        score.learn(skip=torch.zeros((), device=pool.device))
+        score.compute_update(score.preprocess(as_float(images)), labels, None)
+        score.apply_update(skip=torch.zeros((), device=pool.device))
         score.refresh(len(labels))
         own = {"score.moments": score.moments, "score.weights": score.weights}
         pool.load_state(expert, template | {name: tensor.clone() for name, tensor in own.items()})

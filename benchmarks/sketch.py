@@ -47,7 +47,7 @@ class Case:
     """One variant of the sketch."""
 
     name: str
-    opening: int = space_module.OPENING
+    opening: int = space_module.DIRECTION_ROWS
     directions: int = 0
     tail: float = space_module.TAIL
     rows: tuple[int, ...] = (ALL,)
@@ -86,7 +86,7 @@ def as_in(case: Case) -> Iterator[None]:
 
     with (
         mock.patch.object(space_module, "TAIL", case.tail),
-        mock.patch.object(space_module, "OPENING", case.opening),
+        mock.patch.object(space_module, "DIRECTION_ROWS", case.opening),
         mock.patch.object(sketch_module, "PRIOR_VARIANCE", case.tail**-2),
         mock.patch.object(sketch_module, "gaussians", gaussians if case.allowance else without_allowance),
     ):
@@ -108,8 +108,8 @@ def measure(scenario: Scenario, keys: Keys, case: Case) -> dict[str, list[float]
         for number, (task, score, order) in enumerate(zip(tasks, scores, orders, strict=True)):
             for positions in torch.split(order[: case.rows[number % len(case.rows)]], AT_ONCE):
                 batch = task.train.batch(positions)
-                score.study(score.read(as_float(batch.x)), batch.y, None)
-                score.learn(skip=torch.zeros(()))
+                score.compute_update(score.preprocess(as_float(batch.x)), batch.y, None)
+                score.apply_update(skip=torch.zeros(()))
             score.refresh(0)
         stacked = {"weights": torch.stack([score.weights for score in scores])}
         first_of = scores[0]

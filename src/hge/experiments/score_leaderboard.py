@@ -31,7 +31,7 @@ from hge.experts.joint.model import Joint
 from hge.experts.optim import has_batch_norm, repeatable
 from hge.experts.pool import ExpertPool
 from hge.experts.replay import Expert
-from hge.experts.scores import Pupil, Score, build_score
+from hge.experts.scores import Score, ScoreTrainer, build_score
 from hge.gating.tree import FloatArray, IntArray
 
 GROUPS = (1, 8, 32, 128)
@@ -114,28 +114,28 @@ def gates(
 
 def _train(
     config: RunConfig, scenario: Scenario, pool: ExpertPool, keys: Keys, others: Sequence[str], on_progress: OnProgress
-) -> tuple[list[Expert], dict[str, list[Pupil]]]:
+) -> tuple[list[Expert], dict[str, list[ScoreTrainer]]]:
     """Train an expert per task, together with the scores that are not part of the pool."""
     spec, device, count = build_spec(config, scenario), pool.device, len(scenario.tasks)
     space = spec.build_space(device)
     separate = SeparateExperts(config.learner, scenario, pool, keys)
-    learned: dict[str, list[Pupil]] = {name: [] for name in others}
+    learned: dict[str, list[ScoreTrainer]] = {name: [] for name in others}
     for expert in range(count):
         for name, scores in learned.items():
             score_config = ScoreConfig(name=name, kl_weight=config.score.kl_weight)  # type: ignore[arg-type]
             with keys.seeded("weights", expert, device=device):
                 made = build_score(score_config, spec.optimiser, spec.autoencoder, spec.shape, spec.outputs, space)
-            scores.append(Pupil(made.to(device).eval()))
+            scores.append(ScoreTrainer(made.to(device).eval()))
     total = scenario.batches(config.batch_size, config.epochs)
     for step, task, own in separate.train(config.batch_size, config.epochs):
         for scores in learned.values():
-            scores[task].teach(as_float(own.x), own.y, keys.generator("noise", step, task, device=device))
+            scores[task].train(as_float(own.x), own.y, keys.generator("noise", step, task, device=device))
         on_progress(step + 1, total, "training")
     return separate.experts, learned
 
 
 def _contestants(
-    pool: ExpertPool, experts: Sequence[Expert], learned: dict[str, list[Pupil]], calibration: Calibration
+    pool: ExpertPool, experts: Sequence[Expert], learned: dict[str, list[ScoreTrainer]], calibration: Calibration
 ) -> list[Contestant]:
     joint = calibration.joint
     assert joint is not None
@@ -146,8 +146,8 @@ def _contestants(
         return np.stack([-answers.logsumexp(1).double().cpu().numpy() for answers in logits])
 
     made = []
-    for name, pupils in learned.items():
-        scores = [pupil.score for pupil in pupils]
+    for name, trainers in learned.items():
+        scores = [trainer.score for trainer in trainers]
         made.append(Contestant(name, _of(scores), _together(scores)))
     made.append(Contestant("class-sketch", lambda x: pool.scores(ids, x)))
     made.append(Contestant("energy", energy))
@@ -167,7 +167,7 @@ def _of(scores: Sequence[Score]) -> Callable[[Tensor], FloatArray]:
     stacked = {name: torch.stack([tensors[name].detach() for tensors in own]) for name in own[0]}
 
     def rows(x: Tensor) -> FloatArray:
-        answers = first.stacked(stacked, first.read(as_float(x)), batch_statistics=False)
+        answers = first.stacked(stacked, first.preprocess(as_float(x)), batch_statistics=False)
         return np.asarray(answers.double().cpu())
 
     return rows

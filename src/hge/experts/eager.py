@@ -29,7 +29,7 @@ from hge.experts.optim import (
 )
 from hge.experts.pool import Costs
 from hge.experts.pool_spec import COUNTS, PoolSpec, copied, count_tensors, evidence_of, share_modules
-from hge.experts.scores import UNSUITABLE, Pupil, Score
+from hge.experts.scores import UNSUITABLE, Score, ScoreTrainer
 from hge.experts.weight_average import Average
 from hge.gating.switch_detection import LossStats
 from hge.gating.tree import FloatArray
@@ -67,14 +67,14 @@ class EagerPool:
         if any(share_modules(net, member.net) for member in self.members):
             raise ValueError("net: got the same module from the factory twice, expected a new one for each expert")
         optimiser = build_optimiser(self.spec.optimiser, net.parameters())
-        self.members.append(_Member(net, optimiser, Pupil(score), self.spec.average_of(net)))
+        self.members.append(_Member(net, optimiser, ScoreTrainer(score), self.spec.average_of(net)))
 
-    def settle(self) -> None:
+    def finish_deferred(self) -> None:
         """Fix the sketches' space."""
-        if self.space.opening:
-            pupil = self.members[self.space.owner].pupil
-            pupil.score.open()
-            pupil.refresh()
+        if self.space.first_rows:
+            trainer = self.members[self.space.owner].trainer
+            trainer.score.finish_deferred()
+            trainer.refresh()
 
     @torch.no_grad()
     def loss(self, expert: int, batch: Batch, step: int) -> float:
@@ -90,8 +90,8 @@ class EagerPool:
 
     def train(self, expert: int, batch: Batch, step: int) -> float:
         """Take one optimiser step on the expert and train its score."""
-        if self.space.open_to_others(expert):
-            self.settle()
+        if self.space.has_rows_of_another(expert):
+            self.finish_deferred()
         self.space.owner = expert
         member, x = self.members[expert], as_float(batch.x)
         buffers = [(buffer, buffer.clone()) for buffer in member.net.buffers()]
@@ -112,7 +112,7 @@ class EagerPool:
         if member.average is not None:
             member.average.take_in(skip=torch.zeros((), device=self.device))
         with self._arithmetic(), self._autocast():
-            member.pupil.teach(x, batch.y, self.keys.generator("noise", step, expert, device=self.device))
+            member.trainer.train(x, batch.y, self.keys.generator("noise", step, expert, device=self.device))
         return float(loss.detach())
 
     def train_run(
@@ -152,7 +152,7 @@ class EagerPool:
 
         def sketch(score: Score) -> Tensor:
             own = {name: tensor[None] for name, tensor in score.gate_tensors().items()}
-            return score.sketches(own, score.read(as_float(x)), together=together)[0]
+            return score.sketches(own, score.preprocess(as_float(x)), together=together)[0]
 
         return self._query(experts, sketch)
 
@@ -180,8 +180,8 @@ class EagerPool:
 
     def state(self, expert: int, *, on_host: bool = True) -> dict[str, Tensor]:
         """Return copies of the networks, the optimisers' states, and the score's row counts."""
-        pupil = self.members[expert].pupil
-        counts = count_tensors(pupil.rows, pupil.rows_at_refresh)
+        trainer = self.members[expert].trainer
+        counts = count_tensors(trainer.rows, trainer.rows_at_refresh)
         return copied(self.members[expert].state, on_host=on_host) | counts
 
     @torch.no_grad()
@@ -191,7 +191,7 @@ class EagerPool:
         check_state(tensors, member.state | count_tensors(0, 0))
         for name, tensor in member.state.items():
             tensor.copy_(tensors[name])
-        member.pupil.rows, member.pupil.rows_at_refresh = (int(tensors[name]) for name in COUNTS)
+        member.trainer.rows, member.trainer.rows_at_refresh = (int(tensors[name]) for name in COUNTS)
 
     def shared_state(self) -> dict[str, Tensor]:
         """Return a copy of the sketches' space."""
@@ -228,7 +228,7 @@ class EagerPool:
 class _Member:
     net: nn.Module
     optimiser: torch.optim.Optimizer
-    pupil: Pupil
+    trainer: ScoreTrainer
     average: Average | None
 
     @property
@@ -239,7 +239,7 @@ class _Member:
     @property
     def score(self) -> Score:
         """Its score."""
-        return self.pupil.score
+        return self.trainer.score
 
     @property
     def state(self) -> dict[str, Tensor]:

@@ -49,7 +49,7 @@ class ExpertPool(Protocol):
     def create(self, expert: int) -> None:
         """Add an untrained expert under the next free id."""
 
-    def settle(self) -> None:
+    def finish_deferred(self) -> None:
         """Do the work that the first expert's score has deferred until there are more rows."""
 
     def loss(self, expert: int, batch: Batch, step: int) -> float:

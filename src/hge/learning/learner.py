@@ -89,7 +89,7 @@ class Learner:
 
     def end_stream(self) -> None:
         """End the stream: finish deferred score updates, and refit the joint score if there is one."""
-        self.pool.settle()
+        self.pool.finish_deferred()
         if self.calibration is not None:
             self.calibration.fit()
 

@@ -87,9 +87,9 @@ class Steps:
             before = self.store.running.clone()
             x = self.store.prepare(x)
             with self.side_stream(), self.store.autocast():
-                inputs = self.store.score.read(x)
+                inputs = self.store.score.preprocess(x)
                 if self.store.score.asynchronous:
-                    self.store.score.study(inputs, y, noise)
+                    self.store.score.compute_update(inputs, y, noise)
                 if rule.gates:
                     self._compare_scores(rule.gates, inputs)
             with self.store.autocast(), self._training_mode(len(x)):
@@ -103,7 +103,7 @@ class Steps:
             torch._amp_foreach_non_finite_check_and_unscale_(gradients, self.stopped, self.one)
             with self.side_stream():
                 if self.store.score.asynchronous:
-                    self.store.score.learn(self.stopped)
+                    self.store.score.apply_update(self.stopped)
                 torch.where(self.stopped > 0, self.statistics, updated, out=self.statistics)
                 out.copy_(self.result)
             masked_step(self.store.optimiser, self.stopped)

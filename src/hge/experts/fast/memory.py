@@ -120,27 +120,27 @@ class ExpertStore:
     def scores(self, experts: Sequence[int], x: Tensor) -> Tensor:
         """Return the finite scores [experts, rows] of some experts."""
         with self._scoring():
-            scores = self.score.stacked(self.gates.of(experts), self.read(x), batch_statistics=False)
+            scores = self.score.stacked(self.gates.of(experts), self.preprocess(x), batch_statistics=False)
         return finite(scores.float())
 
     def batch_scores(self, experts: Sequence[int], x: Tensor) -> Tensor:
         """Return the scores [experts] of a batch as a whole, in double precision."""
-        return self.batch_scores_of(experts, self.read(x))
+        return self.batch_scores_of(experts, self.preprocess(x))
 
-    def batch_scores_of(self, experts: Sequence[int], seen: Tensor) -> Tensor:
-        """Return the same for rows preprocessed by `read`."""
+    def batch_scores_of(self, experts: Sequence[int], inputs: Tensor) -> Tensor:
+        """Return the same for rows preprocessed by `preprocess`."""
         with self._scoring():
-            return finite(self.score.together(self.gates.of(experts), seen))
+            return finite(self.score.together(self.gates.of(experts), inputs))
 
     def sketches(self, experts: Sequence[int], x: Tensor, *, together: bool) -> Tensor:
         """Return cheap scores [experts, rows], or [experts] for all rows together."""
         with self._scoring():
-            return finite(self.score.sketches(self.gates.of(experts), self.read(x), together=together))
+            return finite(self.score.sketches(self.gates.of(experts), self.preprocess(x), together=together))
 
-    def read(self, x: Tensor) -> Tensor:
+    def preprocess(self, x: Tensor) -> Tensor:
         """Return rows preprocessed for the scores."""
         with torch.no_grad(), self.arithmetic():
-            return self.score.read(self.prepare(x))
+            return self.score.preprocess(self.prepare(x))
 
     @contextmanager
     def _scoring(self) -> Iterator[None]:

@@ -98,12 +98,12 @@ class StackedPool:
         if expert == 0:
             self.stochastic = self._is_stochastic()
 
-    def settle(self) -> None:
+    def finish_deferred(self) -> None:
         """Fix the sketches' space."""
         space = self.store.space
-        if space.opening:
+        if space.first_rows:
             self.store.activate(space.owner)
-            self.store.score.open()
+            self.store.score.finish_deferred()
             self._refresh(space.owner)
 
     def loss(self, expert: int, batch: Batch, step: int) -> float:
@@ -128,8 +128,8 @@ class StackedPool:
         ordered_pairs: Sequence[tuple[int, int]] = (),
     ) -> Iterator[float]:
         """Launch a few steps ahead; each decides on the device whether its batch is accepted."""
-        if self.store.space.open_to_others(expert):
-            self.settle()
+        if self.store.space.has_rows_of_another(expert):
+            self.finish_deferred()
         self.store.space.owner = expert
         self.store.activate(expert)
         self.refused = NONE_REFUSED
@@ -291,7 +291,7 @@ class StackedPool:
         noise = None
         if self.store.score.network is not None:
             self.noise.manual_seed(self.keys.integer("noise", step, expert))
-            noise = self.store.score.draw(len(batch), self.noise)
+            noise = self.store.score.draw_noise(len(batch), self.noise)
         return batch.x, batch.y, noise, self.spec.changes(self.keys, expert, step, len(batch), self.device)
 
     def _eval_loss(self, x: Tensor, y: Tensor, changes: Tensor | None = None) -> Tensor:
@@ -308,8 +308,8 @@ class StackedPool:
         """Train a score that depends on the host on a batch on which its expert has been trained."""
         if not self.store.score.asynchronous:
             noise = self._inputs(expert, step, batch)[2]
-            self.store.score.study(self.store.read(batch.x), batch.y, noise)
-            self.store.score.learn(skip=torch.zeros((), device=self.device))
+            self.store.score.compute_update(self.store.preprocess(batch.x), batch.y, noise)
+            self.store.score.apply_update(skip=torch.zeros((), device=self.device))
             self.store.gate_is_stale = True
             if self.store.score.asynchronous:  # the first rows are complete
                 self._refresh(expert)

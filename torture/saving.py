@@ -11,7 +11,7 @@ from hge.bench.measure import Spread, take_turns
 from hge.bench.population import Population, Subject
 from hge.experiments.runner import CHECKPOINT_EVERY
 from hge.learning.checkpoint import Checkpoints
-from hge.learning.state import take
+from hge.learning.state import take_snapshot
 
 Tell = Callable[[str], None]
 SUBJECT = Subject("mlp", "28x28", "sketch", "cpu")
@@ -40,7 +40,7 @@ def torture_saving(folder: Path, experts: int, turns: int, tell: Tell, every: in
     def with_checkpoint() -> None:
         stretch(saved)
         started = time.perf_counter()
-        checkpoints.write(take(saved.learner), {})
+        checkpoints.write(take_snapshot(saved.learner), {})
         writing.append(round(time.perf_counter() - started, 3))
 
     contenders = {"without": lambda: stretch(plain), "with": with_checkpoint}

@@ -283,11 +283,11 @@ def test_tame_forgets_the_same_samples_after_a_checkpoint(tmp_path: Path) -> Non
     for batch in batches[:4]:
         learner.learn(batch)
     checkpoints = Checkpoints(tmp_path)
-    checkpoints.write(learner.take(), {})
+    checkpoints.write(learner.snapshot(), {})
     learner._new_expert()
     learner.config = replace(learner.config, buffer=60)
     learner._share_buffer()
-    checkpoints.write(learner.take(), {})
+    checkpoints.write(learner.snapshot(), {})
     later.config = learner.config
     later.restore(read_checkpoint(tmp_path)[0])
     assert len(learner.experts[0].buffer.kept) < 4

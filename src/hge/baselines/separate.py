@@ -118,7 +118,7 @@ class Separate:
         self.tree.add(expert)
         return expert
 
-    def take(self) -> Snapshot:
+    def snapshot(self) -> Snapshot:
         """Copy the state; must not be called while `learn_told` is running."""
         facts = {
             "steps": self.steps,

@@ -217,7 +217,7 @@ class Tame:
             del expert.buffer.kept[batches:]
             expert.buffer.capacity = batches
 
-    def take(self) -> Snapshot:
+    def snapshot(self) -> Snapshot:
         """Copy the state, without the selector, which is trained at the end of the stream."""
         experts = [self.pool.state(e.id) for e in self.experts]
         for expert, own in zip(self.experts, experts, strict=True):

@@ -231,7 +231,7 @@ class Journey:
             "tracked": self.tracker.as_json() if self.tracker else None,
         }
         try:
-            self.checkpoints.write(self.learner.take(), facts)
+            self.checkpoints.write(self.learner.snapshot(), facts)
         except OSError as error:
             trouble = f"checkpoint at batch {feed.position}: {error.strerror}"
             warnings.warn(f"{trouble}; the run goes on, the checkpoint before it is kept", stacklevel=5)

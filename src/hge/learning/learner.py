@@ -27,7 +27,7 @@ from hge.learning.review import Review, front
 from hge.learning.rollback import Guard
 from hge.learning.routing import Answerer
 from hge.learning.runs import learn_in_runs
-from hge.learning.state import Snapshot, restore, take
+from hge.learning.state import Snapshot, restore, take_snapshot
 from hge.learning.upkeep import Upkeep
 
 Trained = tuple[tuple[int, int], ...]
@@ -97,12 +97,12 @@ class Learner:
         """Return an object that predicts test rows."""
         return Answerer(self)
 
-    def take(self) -> Snapshot:
+    def snapshot(self) -> Snapshot:
         """Copy the state; must not be called while `learn_all` is running."""
-        return take(self)
+        return take_snapshot(self)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Load a state returned by `take`; raise a ValueError if it does not fit."""
+        """Load a state returned by `snapshot`; raise a ValueError if it does not fit."""
         restore(self, snapshot)
 
     def _ge(self, entry: RecentEntry[Batch]) -> tuple[Look, int, Trained]:

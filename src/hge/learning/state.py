@@ -31,7 +31,7 @@ class Snapshot:
     """Tensors that change when the expert is trained; `facts["experts"][i]["batches"]` is the version of its state."""
 
 
-def take(learner: Learner) -> Snapshot:
+def take_snapshot(learner: Learner) -> Snapshot:
     """Copy a learner's state; must not be called while `learn_all` is running."""
     facts: dict[str, Any] = {
         "steps": learner.steps,

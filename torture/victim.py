@@ -19,7 +19,7 @@ from hge.core.randomness import Keys
 from hge.experiments.build import build_scenario
 from hge.experiments.recipes import build_config
 from hge.experiments.runner import run
-from hge.experts.optim import repeatable
+from hge.experts.optim import deterministic_algorithms
 from hge.learning.checkpoint import Checkpoints
 from hge.learning.learner import Learner
 from hge.learning.online import Step
@@ -144,7 +144,7 @@ def main(order: Order) -> None:
     run(config, folder, death.on_step, resume=True, checkpoint_every=order.checkpoint_every)
     assert death.learner is not None
     scenario = build_scenario(config, Keys(config.seed), None)
-    with repeatable(wished=True):
+    with deterministic_algorithms(enabled=True):
         final = {"weights": state_digest(death.learner), "answers": answers_digest(death.learner, scenario)}
     (folder / "final.json").write_text(json.dumps(final))
 

@@ -37,7 +37,7 @@ from hge.core.events import Emit, ExpertChanged, ExpertCreated, UpdateSkipped
 from hge.core.randomness import Keys
 from hge.core.types import Batch
 from hge.experts.pool import ExpertPool
-from hge.experts.replay import Remembered, Replay
+from hge.experts.replay import Replay, ReplayBatch
 from hge.gating.tree import FloatArray, Routes, Tree
 from hge.learning.online import Answers, Routing, Setting, Step
 from hge.learning.routing import ROWS_AT_ONCE, ask
@@ -189,7 +189,7 @@ class Tame:
         if len(batch) > self.batch_rows:
             self.batch_rows = len(batch)
             self._share_buffer()
-        expert.buffer.add(Remembered(self.steps, batch), self.keys.integer("replay", self.steps, expert.id))
+        expert.buffer.add(ReplayBatch(self.steps, batch), self.keys.integer("replay", self.steps, expert.id))
         return ((self.steps, expert.id),)
 
     def _new_expert(self) -> TameExpert:
@@ -254,7 +254,7 @@ class Tame:
             expert.losses.recent.extend(fact["recent"])
             expert.losses.smoothed, expert.buffer.seen = fact["smoothed"], fact["seen"]
             batches = [get_batch(own, f"buffer.{place}", device) for place in range(len(fact["remembered"]))]
-            expert.buffer.kept = [Remembered(s, b) for s, b in zip(fact["remembered"], batches, strict=True)]
+            expert.buffer.kept = [ReplayBatch(s, b) for s, b in zip(fact["remembered"], batches, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from hge.experiments.metrics import Ledger, evaluate
 from hge.experiments.prequential import Tracker
 from hge.experiments.recipes import changes
 from hge.experiments.run_files import RunRecorder, commit, environment, read_finished
-from hge.experts.optim import repeatable
+from hge.experts.optim import deterministic_algorithms
 from hge.learning.checkpoint import Checkpoints, forget_checkpoints, has_checkpoint, read_checkpoint
 from hge.learning.online import OnlineLearner, Routing, Step
 from hge.learning.state import reading
@@ -74,7 +74,7 @@ def run(
         check_resumable(config.method)
         if (finished := read_finished(folder, config)) is not None:
             return finished
-    with repeatable(config.deterministic):
+    with deterministic_algorithms(config.deterministic):
         journey = Journey(config, folder, data, checkpoint_every)
         if resume:
             journey.go_on()

@@ -28,7 +28,7 @@ from hge.experiments.runner import protocol
 from hge.experiments.separate_experts import SeparateExperts
 from hge.experts.joint.calibration import Calibration
 from hge.experts.joint.model import Joint
-from hge.experts.optim import has_batch_norm, repeatable
+from hge.experts.optim import deterministic_algorithms, has_batch_norm
 from hge.experts.pool import ExpertPool
 from hge.experts.replay import Expert
 from hge.experts.scores import Score, ScoreTrainer, build_score
@@ -86,7 +86,7 @@ def gates(
     pool = build_pool(config, scenario, keys)
     others = ("sketch", "autoencoder") if autoencoder else ("sketch",)
     folder.mkdir(parents=True, exist_ok=True)
-    with repeatable(config.deterministic):
+    with deterministic_algorithms(config.deterministic):
         experts, learned = _train(config, scenario, pool, keys, others, on_progress)
     calibration = Calibration(pool, experts)
     calibration.fit()

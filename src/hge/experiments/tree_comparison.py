@@ -19,7 +19,7 @@ from hge.experiments.build import build_pool, build_scenario, check
 from hge.experiments.run_files import RunRecorder, commit
 from hge.experiments.runner import protocol
 from hge.experiments.separate_experts import SeparateExperts
-from hge.experts.optim import repeatable
+from hge.experts.optim import deterministic_algorithms
 from hge.gating.order_search import (
     OwnedBatches,
     TreeFigures,
@@ -59,7 +59,7 @@ def organise(
     scores_only = replace(config, net="mlp", augment=False, learner=learner)
     pool = build_pool(scores_only, scenario, keys)
     experts = SeparateExperts(config.learner, scenario, pool, keys)
-    with repeatable(config.deterministic), RunRecorder(folder, config) as recorder:
+    with deterministic_algorithms(config.deterministic), RunRecorder(folder, config) as recorder:
         trained = scenario.batches(config.batch_size, config.epochs)
         total = trained + _to_score(scenario, config)
         for step, _, _ in experts.train(config.batch_size, config.epochs):

@@ -23,14 +23,14 @@ from hge.experts.optim import (
     check_state,
     gradients,
     has_batch_norm,
-    mode_of,
     multiply_adds,
+    network_mode,
     state_of,
 )
 from hge.experts.pool import Costs
-from hge.experts.pool_spec import COUNTS, PoolSpec, copied, count_tensors, evidence_of, share_modules
+from hge.experts.pool_spec import COUNTS, PoolSpec, as_evidence, copy_tensors, count_tensors, share_modules
 from hge.experts.scores import UNSUITABLE, Score, ScoreTrainer
-from hge.experts.weight_average import Average
+from hge.experts.weight_average import WeightAverage
 from hge.gating.switch_detection import LossStats
 from hge.gating.tree import FloatArray
 
@@ -67,7 +67,7 @@ class EagerPool:
         if any(share_modules(net, member.net) for member in self.members):
             raise ValueError("net: got the same module from the factory twice, expected a new one for each expert")
         optimiser = build_optimiser(self.spec.optimiser, net.parameters())
-        self.members.append(_Member(net, optimiser, ScoreTrainer(score), self.spec.average_of(net)))
+        self.members.append(_Member(net, optimiser, ScoreTrainer(score), self.spec.build_average(net)))
 
     def finish_deferred(self) -> None:
         """Fix the sketches' space."""
@@ -84,9 +84,9 @@ class EagerPool:
             self._arithmetic(),
             self._autocast(),
             self.keys.seeded("dropout", step, expert, device=self.device),
-            mode_of(net, training=False, rows=len(batch), batch_statistics=True),
+            network_mode(net, training=False, rows=len(batch), batch_statistics=True),
         ):
-            return float(nn.functional.cross_entropy(net(self._changed(batch, expert, step)), batch.y))
+            return float(nn.functional.cross_entropy(net(self._augmented(batch, expert, step)), batch.y))
 
     def train(self, expert: int, batch: Batch, step: int) -> float:
         """Take one optimiser step on the expert and train its score."""
@@ -98,10 +98,10 @@ class EagerPool:
         with (
             self._arithmetic(),
             self.keys.seeded("dropout", step, expert, device=self.device),
-            mode_of(member.net, training=True, rows=len(batch)),
+            network_mode(member.net, training=True, rows=len(batch)),
         ):
             with self._autocast():
-                loss = nn.functional.cross_entropy(member.net(self._changed(batch, expert, step)), batch.y)
+                loss = nn.functional.cross_entropy(member.net(self._augmented(batch, expert, step)), batch.y)
             member.optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             if not nn.utils.get_total_norm(gradients(member.net)).isfinite():
@@ -110,7 +110,7 @@ class EagerPool:
                 return nan
             member.optimiser.step()
         if member.average is not None:
-            member.average.take_in(skip=torch.zeros((), device=self.device))
+            member.average.update(skip=torch.zeros((), device=self.device))
         with self._arithmetic(), self._autocast():
             member.trainer.train(x, batch.y, self.keys.generator("noise", step, expert, device=self.device))
         return float(loss.detach())
@@ -176,13 +176,13 @@ class EagerPool:
         with self._arithmetic(), self._autocast():
             parts = member.score.parts(member.score.gate_tensors(), x)
             features, logits = features_and_logits(member.prediction_net, x)
-        return evidence_of(parts, logits, features)
+        return as_evidence(parts, logits, features)
 
     def state(self, expert: int, *, on_host: bool = True) -> dict[str, Tensor]:
         """Return copies of the networks, the optimisers' states, and the score's row counts."""
         trainer = self.members[expert].trainer
         counts = count_tensors(trainer.rows, trainer.rows_at_refresh)
-        return copied(self.members[expert].state, on_host=on_host) | counts
+        return copy_tensors(self.members[expert].state, on_host=on_host) | counts
 
     @torch.no_grad()
     def load_state(self, expert: int, tensors: Mapping[str, Tensor]) -> None:
@@ -195,7 +195,7 @@ class EagerPool:
 
     def shared_state(self) -> dict[str, Tensor]:
         """Return a copy of the sketches' space."""
-        return copied(self.space.state(), on_host=True)
+        return copy_tensors(self.space.state(), on_host=True)
 
     def load_shared_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore the sketches' space."""
@@ -213,9 +213,9 @@ class EagerPool:
         per_expert = [member.bytes for member in self.members]
         return {"bytes_per_expert": max(per_expert, default=0), "device_bytes": sum(per_expert), "host_bytes": 0}
 
-    def _changed(self, batch: Batch, expert: int, step: int) -> Tensor:
-        changes = self.spec.changes(self.keys, expert, step, len(batch), self.device)
-        return flip_and_crop(as_float(batch.x), changes)
+    def _augmented(self, batch: Batch, expert: int, step: int) -> Tensor:
+        augmentation = self.spec.draw_augmentation(self.keys, expert, step, len(batch), self.device)
+        return flip_and_crop(as_float(batch.x), augmentation)
 
     def _arithmetic(self) -> AbstractContextManager[None]:
         return arithmetic(self.spec.precision, self.device)
@@ -229,7 +229,7 @@ class _Member:
     net: nn.Module
     optimiser: torch.optim.Optimizer
     trainer: ScoreTrainer
-    average: Average | None
+    average: WeightAverage | None
 
     @property
     def prediction_net(self) -> nn.Module:

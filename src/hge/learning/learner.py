@@ -15,7 +15,7 @@ from hge.core.randomness import Keys
 from hge.core.types import Batch
 from hge.experts.joint.calibration import Calibration
 from hge.experts.pool import ExpertPool, scorer, sketcher
-from hge.experts.replay import Expert, Remembered
+from hge.experts.replay import Expert, ReplayBatch
 from hge.gating.promotion import Organisation
 from hge.gating.shortlist import Shortlist
 from hge.gating.switch_detection import RecentBuffer, RecentEntry
@@ -238,7 +238,7 @@ class Learner:
         """Add a batch that an expert was trained on to its loss statistics and its replay."""
         expert.losses.update(loss)
         key = self.keys.integer("replay", entry.step, expert.id)
-        expert.replay.add(Remembered(entry.step, entry.batch), key)
+        expert.replay.add(ReplayBatch(entry.step, entry.batch), key)
         return ((entry.step, expert.id),)
 
     def new_expert(self) -> Expert:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hge.core.types import Batch
 from hge.experts.pool import ExpertPool
-from hge.experts.replay import Remembered
+from hge.experts.replay import ReplayBatch
 from hge.gating.switch_detection import LossStats, RecentEntry
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _restore(learner: Learner, snapshot: Snapshot) -> None:
         expert.losses, expert.undone = LossStats(**fact["losses"]), fact["undone"]
         expert.replay.seen = fact["seen"]
         batches = [get_batch(own, f"replay.{place}", device) for place in range(len(fact["remembered"]))]
-        expert.replay.kept = [Remembered(s, b) for s, b in zip(fact["remembered"], batches, strict=True)]
+        expert.replay.kept = [ReplayBatch(s, b) for s, b in zip(fact["remembered"], batches, strict=True)]
     learner.steps, learner.last_used = facts["steps"], facts["last_used"]
     learner.evaluations.clear()
     learner.evaluations.update(facts["evaluations"])  # in place: shared with the replays

@@ -18,7 +18,7 @@ from hge.experiments.recipes import build_config
 from hge.experts.joint.calibration import GROWTH, Calibration, Effort
 from hge.experts.joint.model import Joint, fit_joint
 from hge.experts.pool import ExpertPool
-from hge.experts.replay import Expert, Remembered, Replay
+from hge.experts.replay import Expert, Replay, ReplayBatch
 from hge.gating.promotion import Probation
 from hge.gating.switch_detection import LossStats
 from hge.learning.learner import Learner
@@ -181,7 +181,7 @@ def four_experts() -> tuple[ExpertPool, list[Expert]]:
         for step, places in enumerate(torch.split(in_turn, 32)):
             part = Batch(batch.x[places], batch.y[places])
             expert.losses.update(pool.train(expert.id, part, step))
-            expert.replay.add(Remembered(step, part), step)
+            expert.replay.add(ReplayBatch(step, part), step)
     return pool, experts
 
 
@@ -217,13 +217,13 @@ def test_images_in_bytes_and_in_numbers_beside_each_other_mean_the_same() -> Non
     pool, experts = four_experts()
     for expert in experts:
         expert.replay.kept = [
-            Remembered(kept.step, Batch((255 * kept.batch.x).byte(), kept.batch.y)) for kept in expert.replay.kept
+            ReplayBatch(kept.step, Batch((255 * kept.batch.x).byte(), kept.batch.y)) for kept in expert.replay.kept
         ]
     in_bytes, in_both = Calibration(pool, experts), Calibration(pool, experts)
     in_bytes.fit(Effort(rows=400, iterations=5))
     for expert in experts:
         first = expert.replay.kept[0]
-        expert.replay.kept[0] = Remembered(first.step, Batch(as_float(first.batch.x), first.batch.y))
+        expert.replay.kept[0] = ReplayBatch(first.step, Batch(as_float(first.batch.x), first.batch.y))
     in_both.fit(Effort(rows=400, iterations=5))
     assert in_bytes.joint is not None
     assert in_both.joint is not None

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from hge.experts.augment import flip_and_crop
 from hge.experts.fast.cuda_graphs import Graphs, SideStream
 from hge.experts.fast.memory import ExpertStore
-from hge.experts.optim import masked_step, mode_of
+from hge.experts.optim import masked_step, network_mode
 from hge.gating.switch_detection import LossStats
 
 STEPS_PER_LAUNCH = 4
@@ -77,7 +77,7 @@ class Steps:
         return self.results
 
     def _train(
-        self, rule: Rule, out: Tensor, x: Tensor, y: Tensor, noise: Tensor | None, changes: Tensor | None
+        self, rule: Rule, out: Tensor, x: Tensor, y: Tensor, noise: Tensor | None, augmentation: Tensor | None
     ) -> None:
         """Forward, compare with the bound, update if accepted; write the loss, and 1 if nothing was updated, to `out`.
 
@@ -93,7 +93,7 @@ class Steps:
                 if rule.gates:
                     self._compare_scores(rule.gates, inputs)
             with self.store.autocast(), self._training_mode(len(x)):
-                loss = nn.functional.cross_entropy(self.store.net(flip_and_crop(x, changes)), y)
+                loss = nn.functional.cross_entropy(self.store.net(flip_and_crop(x, augmentation)), y)
             with self.side_stream():
                 updated = self._compare_loss(rule, loss.detach())
             self.store.optimiser.zero_grad()
@@ -110,7 +110,7 @@ class Steps:
             if len(self.store.running):
                 self.store.running.copy_(torch.where(self.stopped > 0, before, self.store.running))
             if self.store.average is not None:
-                self.store.average.take_in(self.stopped)
+                self.store.average.update(self.stopped)
             self.side_stream.join()
             if rule.gates and self.store.score.network is not None:
                 for name, own in self.store.score.gate_tensors().items():
@@ -122,7 +122,7 @@ class Steps:
         if rows > 1:
             yield
             return
-        with mode_of(self.store.net, training=True, rows=rows):
+        with network_mode(self.store.net, training=True, rows=rows):
             yield
         self.store.net.train()
 

@@ -18,7 +18,7 @@ from hge.experts.fast.layout import Layout, Stack, rebind_storage
 from hge.experts.optim import arithmetic, autocast, build_optimiser, state_of
 from hge.experts.pool_spec import PoolSpec, share_modules
 from hge.experts.scores import UNSUITABLE, Score
-from hge.experts.weight_average import Average
+from hge.experts.weight_average import WeightAverage
 
 
 class ExpertStore:
@@ -28,7 +28,7 @@ class ExpertStore:
     optimiser: torch.optim.Optimizer
     score: Score
     """Network, optimiser and score of the expert in the slot."""
-    average: Average | None
+    average: WeightAverage | None
     """The slot's averaged weights, if predictions use an average."""
     gates: Stack
     """Gate tensors of all experts."""
@@ -55,7 +55,7 @@ class ExpertStore:
         net, optimiser, score = self._build(expert)
         if self.idle and share_modules(net, self.net):
             raise ValueError("net: got the same module from the factory twice, expected a new one for each expert")
-        average = self.spec.average_of(net)
+        average = self.spec.build_average(net)
         gate, named = score.gate_tensors(), _own_tensors(net, optimiser, score, average)
         if self.idle:
             moved = self.gates.append(gate)
@@ -233,7 +233,7 @@ def _running(net: nn.Module, score: Score) -> list[Tensor]:
 
 
 def _own_tensors(
-    net: nn.Module, optimiser: torch.optim.Optimizer, score: Score, average: Average | None
+    net: nn.Module, optimiser: torch.optim.Optimizer, score: Score, average: WeightAverage | None
 ) -> dict[str, Tensor]:
     """Return an expert's state in the order of the slot's memory, without the tensors in the stack of gates."""
     state = state_of(net, optimiser, "net") | state_of(score, score.optimiser, "score")

@@ -27,9 +27,9 @@ from hge.experts.fast.device_steps import STEPS_PER_LAUNCH, Rule, Steps
 from hge.experts.fast.memory import ExpertStore
 from hge.experts.features import features_and_logits
 from hge.experts.joint.model import Evidence
-from hge.experts.optim import check_state, has_batch_norm, mode_of, multiply_adds
+from hge.experts.optim import check_state, has_batch_norm, multiply_adds, network_mode
 from hge.experts.pool import Costs
-from hge.experts.pool_spec import COUNTS, PoolSpec, copied, count_tensors, evidence_of
+from hge.experts.pool_spec import COUNTS, PoolSpec, as_evidence, copy_tensors, count_tensors
 from hge.gating.switch_detection import LossStats
 from hge.gating.tree import FloatArray
 
@@ -112,8 +112,8 @@ class StackedPool:
             return self.refused[2]  # already computed by the run that this batch ended
         self.store.load_eval_net(expert, for_prediction=False)
         with self._seeded(expert, step):
-            changes = self.spec.changes(self.keys, expert, step, len(batch), self.device)
-            return float(self._run("loss", self._eval_loss, batch.x, batch.y, changes))
+            augmentation = self.spec.draw_augmentation(self.keys, expert, step, len(batch), self.device)
+            return float(self._run("loss", self._eval_loss, batch.x, batch.y, augmentation))
 
     def train(self, expert: int, batch: Batch, step: int) -> float:
         """Take one optimiser step on the expert and train its score, whatever the loss."""
@@ -215,12 +215,12 @@ class StackedPool:
             x = self.store.prepare(x)
             parts = self.store.score.parts(self.store.gate(expert), x)
             features, logits = features_and_logits(self.store.eval_net, x)
-        return evidence_of(parts, logits, features)
+        return as_evidence(parts, logits, features)
 
     def state(self, expert: int, *, on_host: bool = True) -> dict[str, Tensor]:
         """Copy the expert's memory and its gate, by name."""
         counts = count_tensors(self.rows[expert], self.rows_at_refresh[expert])
-        return copied(self.store.tensors(expert), on_host=on_host) | counts
+        return copy_tensors(self.store.tensors(expert), on_host=on_host) | counts
 
     @torch.no_grad()
     def load_state(self, expert: int, tensors: Mapping[str, Tensor]) -> None:
@@ -235,7 +235,7 @@ class StackedPool:
 
     def shared_state(self) -> dict[str, Tensor]:
         """Return a copy of the sketches' space."""
-        return copied(self.store.space.state(), on_host=True)
+        return copy_tensors(self.store.space.state(), on_host=True)
 
     def load_shared_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore the sketches' space."""
@@ -292,17 +292,19 @@ class StackedPool:
         if self.store.score.network is not None:
             self.noise.manual_seed(self.keys.integer("noise", step, expert))
             noise = self.store.score.draw_noise(len(batch), self.noise)
-        return batch.x, batch.y, noise, self.spec.changes(self.keys, expert, step, len(batch), self.device)
+        return batch.x, batch.y, noise, self.spec.draw_augmentation(self.keys, expert, step, len(batch), self.device)
 
-    def _eval_loss(self, x: Tensor, y: Tensor, changes: Tensor | None = None) -> Tensor:
+    def _eval_loss(self, x: Tensor, y: Tensor, augmentation: Tensor | None = None) -> Tensor:
         """Return the loss of `eval_net`."""
         with (
             torch.no_grad(),
             self.store.arithmetic(),
             self.store.autocast(),
-            mode_of(self.store.eval_net, training=False, rows=len(x), batch_statistics=True),
+            network_mode(self.store.eval_net, training=False, rows=len(x), batch_statistics=True),
         ):
-            return nn.functional.cross_entropy(self.store.eval_net(flip_and_crop(self.store.prepare(x), changes)), y)
+            return nn.functional.cross_entropy(
+                self.store.eval_net(flip_and_crop(self.store.prepare(x), augmentation)), y
+            )
 
     def _train_score_on_host(self, expert: int, step: int, batch: Batch) -> None:
         """Train a score that depends on the host on a batch on which its expert has been trained."""

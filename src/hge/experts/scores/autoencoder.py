@@ -13,7 +13,7 @@ from torch.func import functional_call, vmap
 from hge.core.config import OptimiserConfig, ScoreConfig
 from hge.experts.fast.cuda_graphs import SideStream
 from hge.experts.networks import Autoencoder, Shape
-from hge.experts.optim import build_optimiser, gradients, has_batch_norm, masked_step, mode_of, multiply_adds
+from hge.experts.optim import build_optimiser, gradients, has_batch_norm, masked_step, multiply_adds, network_mode
 from hge.experts.scores.base import Cost, Score
 
 MAX_CONCURRENT = 4
@@ -56,7 +56,7 @@ class AutoencoderScore(Score):
 
     def compute_update(self, inputs: Tensor, y: Tensor, noise: Tensor | None) -> None:
         """Compute the gradient of the loss, with the latent sampled by `noise`."""
-        with mode_of(self.network, training=True, rows=len(inputs)):
+        with network_mode(self.network, training=True, rows=len(inputs)):
             loss = self(inputs, noise).mean()
             self.optimiser.zero_grad()
             loss.backward()
@@ -78,7 +78,7 @@ class AutoencoderScore(Score):
     @torch.no_grad()
     def score(self, x: Tensor, *, batch_statistics: bool) -> Tensor:
         """Return the loss of each row."""
-        with mode_of(self.network, training=False, rows=len(x), batch_statistics=batch_statistics):
+        with network_mode(self.network, training=False, rows=len(x), batch_statistics=batch_statistics):
             return self(x)  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
@@ -101,7 +101,7 @@ class AutoencoderScore(Score):
     @torch.no_grad()
     def stacked(self, tensors: Mapping[str, Tensor], inputs: Tensor, *, batch_statistics: bool) -> Tensor:
         """Run the autoencoders in one `vmap`; with BatchNorm, where that is slow, individually, a few at a time."""
-        with mode_of(self.network, training=False, rows=len(inputs), batch_statistics=batch_statistics):
+        with network_mode(self.network, training=False, rows=len(inputs), batch_statistics=batch_statistics):
             if not has_batch_norm(self.network):
                 scores: Tensor = vmap(lambda own: functional_call(self, own, (inputs,)))(dict(tensors))
                 return scores
@@ -118,7 +118,7 @@ class AutoencoderScore(Score):
 
     @torch.no_grad()
     def _latent_shape(self) -> Shape:
-        with mode_of(self.net, training=False, rows=1):
+        with network_mode(self.net, training=False, rows=1):
             device = next(self.network.parameters()).device
             mean = self.net.encode(torch.zeros(1, *self.shape, device=device))[0]
         return tuple(mean.shape[1:])

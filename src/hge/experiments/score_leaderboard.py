@@ -27,7 +27,7 @@ from hge.experiments.run_files import commit, write_json
 from hge.experiments.runner import protocol
 from hge.experiments.separate_experts import SeparateExperts
 from hge.experts.joint.calibration import Calibration
-from hge.experts.joint.model import Joint
+from hge.experts.joint.model import JointScore
 from hge.experts.optim import deterministic_algorithms, has_batch_norm
 from hge.experts.pool import ExpertPool
 from hge.experts.replay import Expert
@@ -142,7 +142,7 @@ def _contestants(
     ids = [expert.id for expert in experts]
 
     def energy(x: Tensor) -> FloatArray:
-        logits = [pool.logits(e, x)[:, joint.readers[e].classes] for e in ids]
+        logits = [pool.logits(e, x)[:, joint.scalers[e].classes] for e in ids]
         return np.stack([-answers.logsumexp(1).double().cpu().numpy() for answers in logits])
 
     made = []
@@ -246,7 +246,7 @@ def _parted(samples: Samples) -> tuple[Tensor, Tensor]:
 
 def _mixture(calibration: Calibration, samples: Samples, outputs: int) -> float:
     """Return the accuracy of the mixture of all experts on single samples."""
-    joint: Joint | None = calibration.joint
+    joint: JointScore | None = calibration.joint
     assert joint is not None
     parts = torch.split(samples.x, ROWS_AT_ONCE)
     answers = np.concatenate([joint.mixture(calibration.evidence(part), outputs).argmax(axis=1) for part in parts])

@@ -22,7 +22,7 @@ from hge.experts.eager import EagerPool
 from hge.experts.fast.pool import StackedPool
 from hge.experts.pool_spec import PoolSpec
 from hge.experts.scores import ScoreTrainer, SketchScore, Space, sketch
-from hge.experts.scores.sketch import OWN_SHARE, PRIOR_ROWS, PRIOR_VARIANCE, gaussians
+from hge.experts.scores.sketch import MIN_CLASS_SHARE, PRIOR_ROWS, PRIOR_VARIANCE, gaussians
 from hge.experts.scores.space import DIRECTION_ROWS
 
 CPU = torch.device("cpu")
@@ -269,7 +269,7 @@ def test_a_class_below_its_share_is_not_the_experts_own() -> None:
     x, y = digits()
     own = torch.nonzero(y < 2).flatten().tolist()
     strays = torch.nonzero(y == 7).flatten().tolist()
-    allowed = int(OWN_SHARE * max(int((y == label).sum()) for label in (0, 1)))
+    allowed = int(MIN_CLASS_SHARE * max(int((y == label).sum()) for label in (0, 1)))
     for count, known in ((allowed, [0, 1, 2]), (allowed + 1, [0, 1, 2, 8])):
         rows = [*own, *strays[:count]]
         score = taught(x[rows], y[rows], classes=10, space=fixed_space(x))

@@ -19,7 +19,7 @@ REFRESH_GROWTH = 1.1
 """The model is recomputed when the number of rows seen has grown by this factor since the last time."""
 PRIOR_ROWS, PRIOR_VARIANCE = 4.0, TAIL**-2
 """Variances are shrunk towards those of the stream's first rows, with a prior worth this many rows."""
-OWN_SHARE = 0.02
+MIN_CLASS_SHARE = 0.02
 """A class with fewer rows than this share of the most frequent class's is attributed to an outlier and ignored."""
 
 
@@ -116,7 +116,7 @@ class SketchScore(Score):
             self.weights.copy_(gaussians(self.moments, self.space))
             return
         counts = self.moments[:, 0]
-        own = torch.nonzero(counts > OWN_SHARE * counts.max()).flatten()
+        own = torch.nonzero(counts > MIN_CLASS_SHARE * counts.max()).flatten()
         self.weights[1:] = 0
         self.weights[1:, 0] = UNSUITABLE
         self.weights[0] = gaussians(self.moments.sum(0, keepdim=True), self.space)[0]

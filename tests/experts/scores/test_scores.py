@@ -79,7 +79,7 @@ def test_kl_weight_and_the_plain_autoencoder() -> None:
     error = plain.score(x, batch_statistics=False)
     kl = full.score(x, batch_statistics=False) - error
     torch.testing.assert_close(elbo.score(x, batch_statistics=False), error + kl / 64)
-    assert plain.draw(8, torch.Generator()) is None, "the ablation draws no noise"
+    assert plain.draw_noise(8, torch.Generator()) is None, "the ablation draws no noise"
 
 
 @pytest.mark.slow
@@ -153,7 +153,7 @@ def test_stacked_scores_are_those_of_each_expert(name: str) -> None:
         scores[-1].finish_deferred()
         scores[-1].refresh(100)
     tensors = {key: torch.stack([s.gate_tensors()[key].detach() for s in scores]) for key in scores[0].gate_tensors()}
-    rows = scores[0].read(x[:9])
+    rows = scores[0].preprocess(x[:9])
     stacked = scores[0].stacked(tensors, rows, batch_statistics=False)
     alone = torch.stack([s.score(x[:9], batch_statistics=False) for s in scores])
     torch.testing.assert_close(stacked, alone, rtol=1e-4, atol=1e-3)

@@ -181,7 +181,7 @@ def test_all_experts_at_once_say_what_each_says(classes: int) -> None:
     ]
     stacked = {"weights": torch.stack([s.weights for s in scores])}
     x = normal(9, 20, seed=7)
-    seen = scores[0].read(x)
+    seen = scores[0].preprocess(x)
     rows = scores[0].stacked(stacked, seen, batch_statistics=False)
     torch.testing.assert_close(rows, torch.stack([s.score(x, batch_statistics=False) for s in scores]))
     torch.testing.assert_close(scores[0].together(stacked, seen), rows.mean(1))

@@ -252,7 +252,7 @@ def test_stacked_scores_are_each_experts_own_and_a_batch_is_the_mean_of_its_rows
         labels = y if classes == 10 else torch.zeros_like(y)
         experts = [taught(x[own], labels[own], space=space, classes=classes) for own in (y < 3, y == 4, y > 5)]
         tensors = {"weights": torch.stack([score.weights for score in experts])}
-        rows = experts[0].read(x[:50])
+        rows = experts[0].preprocess(x[:50])
         stacked = experts[0].stacked(tensors, rows, batch_statistics=False)
         torch.testing.assert_close(stacked, scores_of(experts, x[:50]), rtol=1e-9, atol=1e-9)
         for some in (rows, rows[:1]):

@@ -21,7 +21,7 @@ import torch
 from hge.core.config import OptimiserConfig, ScoreConfig
 from hge.core.randomness import Keys
 from hge.core.types import as_float
-from hge.data.holdout import for_choosing
+from hge.data.holdout import validation_scenario
 from hge.data.scenarios import Scenario
 from hge.experiments.build import build_scenario, build_spec
 from hge.experiments.recipes import build_config
@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/choices/latent.json"))
     options = parser.parse_args()
     keys, config = Keys(SEED), build_config("smnist", recipe="paper")
-    scenario = for_choosing(build_scenario(config, keys, options.data))
+    scenario = validation_scenario(build_scenario(config, keys, options.data))
     task = np.repeat(np.arange(len(scenario.tasks)), [len(t.test.whole()) for t in scenario.tasks])
     rows: list[dict[str, Any]] = []
     for name, optimiser in OPTIMISERS.items():

@@ -29,7 +29,7 @@ import hge.experts.scores.sketch as sketch_module
 import hge.experts.scores.space as space_module
 from hge.core.randomness import Keys
 from hge.core.types import as_float
-from hge.data.holdout import for_choosing
+from hge.data.holdout import validation_scenario
 from hge.data.scenarios import Scenario
 from hge.experiments.build import build_scenario
 from hge.experiments.recipes import build_config
@@ -140,7 +140,7 @@ def main() -> None:
         scenarios = []
         for seed in SEEDS:
             config, keys = replace(build_config(name), seed=seed), Keys(seed)
-            scenarios.append((for_choosing(build_scenario(config, keys, options.data)), keys))
+            scenarios.append((validation_scenario(build_scenario(config, keys, options.data)), keys))
         rows = document["scenarios"][name] = {}
         for case in CASES:
             with as_in(case):

@@ -93,7 +93,7 @@ def test_a_joint_that_looks_at_a_part_of_the_rows_goes_on_the_same(
     """How much it looks at, and of how many features, is no part of a checkpoint: both hang on the replay alone."""
     monkeypatch.setattr("hge.experts.joint.calibration.ROUGH", FitBudget(rows=150, iterations=10))
     monkeypatch.setattr("hge.experts.joint.calibration.FULL", FitBudget(rows=300, iterations=20))
-    monkeypatch.setattr("hge.experts.joint.calibration.FEATURES_IN_ALL", 60)
+    monkeypatch.setattr("hge.experts.joint.calibration.MAX_FEATURES_TOTAL", 60)
     config = override(config_of("ge", "best"), "track=true")
     expected = outcome(tmp_path / "whole", run(config, tmp_path / "whole"))
     with pytest.raises(CutOffError):

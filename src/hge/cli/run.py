@@ -21,7 +21,7 @@ from hge.experiments.jobs.plan import run_name
 from hge.experiments.methods import METHODS
 from hge.experiments.recipes import RECIPES, build_config
 from hge.experiments.run_files import is_run_of, read_finished
-from hge.experiments.runner import CHECKPOINT_EVERY, CHECKPOINTS, other_settings, run
+from hge.experiments.runner import CHECKPOINT_EVERY, CHECKPOINTS, run, settings_mismatch
 from hge.experiments.tree_comparison import organise
 from hge.experts.optim import resolve_device
 from hge.learning.checkpoint import has_checkpoint
@@ -133,7 +133,7 @@ def _tell_where_it_goes_on(config: RunConfig, out: Path) -> None:
         console.print(f"The run in {out} had come to its end; nothing is run again.", soft_wrap=True)
     elif not has_checkpoint(out / CHECKPOINTS):
         if not is_run_of(out, config):
-            raise other_settings(out)
+            raise settings_mismatch(out)
         console.print(f"There is no checkpoint in {out}: it begins at the beginning.", soft_wrap=True)
 
 

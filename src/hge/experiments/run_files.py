@@ -101,7 +101,9 @@ def _named(file: TextIO) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OSError(error.errno, f"{error.strerror}; --resume goes on from the last checkpoint", file.name) from None
+        raise OSError(
+            error.errno, f"{error.strerror}; --resume continues from the last checkpoint", file.name
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ def read_finished(folder: Path, config: RunConfig) -> dict[str, Any] | None:
         return None
 
 
-def forget_finished(folder: Path) -> None:
+def delete_result(folder: Path) -> None:
     """Delete the result, so that the next run in the folder does not count as finished."""
     (folder / "result.json").unlink(missing_ok=True)
 
@@ -169,10 +171,10 @@ def environment() -> dict[str, Any]:
 
 def write_json(path: Path, value: Any) -> None:
     """Write indented JSON."""
-    write_whole(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+    write_atomically(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Write a file atomically, so that readers never see a partial one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -210,9 +212,9 @@ def _read_trace(path: Path) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
 
 def commit() -> str:
     """Return HGE_COMMIT if set, else the commit of the source tree, with + if there are uncommitted changes."""
-    told = os.environ.get("HGE_COMMIT")
-    if told:
-        return told
+    given = os.environ.get("HGE_COMMIT")
+    if given:
+        return given
     here = Path(__file__)
     try:
         # An installed package may be inside another project's tree, whose commit is irrelevant.

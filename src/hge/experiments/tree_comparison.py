@@ -130,11 +130,11 @@ def _shortlisted(experts: SeparateExperts, scenario: Scenario, config: RunConfig
     count, replays = len(experts.experts), ScoredReplays(experts.pool, experts.experts)
     shortlist = Shortlist(replays, lambda event: None)
     shortlist.fit(0, count, 0)
-    asked = []
+    queried = []
     for batch in (batch for task in scenario.tasks for batch in task.test.batches(config.test_batch_size)):
         sketches = experts.pool.sketches(range(count), batch.x.to(experts.pool.device), together=True)
-        asked.append(shortlist.choose(sketches[:, None], len(batch)))
-    known = np.where(np.concatenate(asked, axis=1), scores, np.inf)
+        queried.append(shortlist.choose(sketches[:, None], len(batch)))
+    known = np.where(np.concatenate(queried, axis=1), scores, np.inf)
     best: IntArray = known.argmin(axis=0)
     return Routes(best, best + 1, known)
 

@@ -14,8 +14,17 @@ from markupsafe import Markup
 
 from hge.data.catalogue import SCENARIOS
 from hge.experiments.paper_tables import TITLES
-from hge.experiments.prequential import average_incremental_accuracy, can_be_drawn, forgetting
-from hge.experiments.results import FOR_CHOOSING, Line, Result, build_table, notes, precision_of, read_results, spread
+from hge.experiments.prequential import average_incremental_accuracy, forgetting, has_tracked_accuracy
+from hge.experiments.results import (
+    FIRST_VALIDATION_SEED,
+    Line,
+    Result,
+    build_table,
+    notes,
+    precision_of,
+    read_results,
+    spread,
+)
 from hge.reporting.figures.overview import accuracy_figure, soak_figure, speed_figure
 from hge.reporting.figures.run import gates_figure
 from hge.reporting.figures.stream import matrix_figure, stream_figure, timeline_figure
@@ -52,7 +61,7 @@ class Group:
 
 def write_overview(folder: Path) -> Path:
     """Write report.html for all results below a folder."""
-    results = [r for r in read_results(folder) if r["protocol"]["seed"] < FOR_CHOOSING]
+    results = [r for r in read_results(folder) if r["protocol"]["seed"] < FIRST_VALIDATION_SEED]
     if not results:
         raise ValueError(f"{folder}: no results there; expected the folder of a finished run, or one with results")
     groups = _groups(results)
@@ -82,7 +91,7 @@ def write_overview(folder: Path) -> Path:
 def _groups(results: Iterable[Result]) -> list[Group]:
     """Group runs that differ only in the seed; of several runs of one seed keep the last, preferably a tracked one."""
     found: dict[str, dict[int, Result]] = {}
-    for result in sorted(results, key=can_be_drawn):
+    for result in sorted(results, key=has_tracked_accuracy):
         found.setdefault(_name(result["protocol"]), {})[result["protocol"]["seed"]] = result
     return [Group(name, [runs[seed] for seed in sorted(runs)]) for name, runs in sorted(found.items())]
 
@@ -122,7 +131,7 @@ def _accuracy(tables: dict[int, list[Line]]) -> Markup | None:
 
 
 def _tracked(group: Group) -> Group:
-    return Group(group.name, [run for run in group.runs if can_be_drawn(run)])
+    return Group(group.name, [run for run in group.runs if has_tracked_accuracy(run)])
 
 
 def _stream(group: Group) -> dict[str, Any]:
@@ -174,7 +183,7 @@ def _gates(folder: Path) -> list[dict[str, Any]]:
     boards: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for board in _documents(folder):
         told = board.get("protocol", {})
-        if board.get("part") == "test" and told["seed"] < FOR_CHOOSING:
+        if board.get("part") == "test" and told["seed"] < FIRST_VALIDATION_SEED:
             names = [told["scenario"], told["recipe"], told["net"], f"{told['epochs']} epochs"]
             names += _reduced_precision(told)
             boards.setdefault((", ".join(names), *(row["score"] for row in board["scores"])), []).append(board)

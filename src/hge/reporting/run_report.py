@@ -11,7 +11,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from hge.experiments.prequential import can_be_drawn
+from hge.experiments.prequential import has_tracked_accuracy
 from hge.experiments.run_files import RunRecord, read_result
 from hge.gating.tree import Tree
 from hge.reporting.figures.run import gates_figure, loss_figure, roc_figure, routing_figure, switch_figure
@@ -93,8 +93,8 @@ def _run_page(record: RunRecord) -> str:
         routing_svg=Markup(routing_figure(record, record.config["routing"])),
         tree_svg=Markup(tree_svg(drawn)) if record.config["learner"]["organisation"] == "lca" else None,
         story=story(record),
-        stream_svg=Markup(stream_figure(record.result)) if can_be_drawn(record.result) else None,
-        matrix_svg=Markup(matrix_figure(record.result)) if can_be_drawn(record.result) else None,
+        stream_svg=Markup(stream_figure(record.result)) if has_tracked_accuracy(record.result) else None,
+        matrix_svg=Markup(matrix_figure(record.result)) if has_tracked_accuracy(record.result) else None,
         colour_of=colour_of,
     )
 

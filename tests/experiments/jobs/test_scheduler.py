@@ -284,14 +284,14 @@ def test_a_run_that_failed_or_went_on_near_its_end_tells_no_times() -> None:
 def test_an_older_attempt_gives_way_to_a_newer_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [job] = jobs_of([("split-digits", "ge")], epochs_scale=0.05)
     monkeypatch.setattr(jobs, "TELL_EVERY", 0.0)
-    write_whole = jobs.write_whole
+    write_atomically = jobs.write_atomically
 
     def write(path: Path, text: str) -> None:
-        write_whole(path, text)
+        write_atomically(path, text)
         if path.name == jobs.PROGRESS and json.loads(text)["done"] == 20:
-            write_whole(path.with_name(jobs.ATTEMPT), "another")
+            write_atomically(path.with_name(jobs.ATTEMPT), "another")
 
-    monkeypatch.setattr(jobs, "write_whole", write)
+    monkeypatch.setattr(jobs, "write_atomically", write)
     outcome = carry_out(job, Place(tmp_path))
     assert (outcome.result, "attempt: got a newer one" in outcome.error) == (None, True)
 
@@ -346,7 +346,7 @@ def test_what_a_dry_run_prints_can_be_run(tmp_path: Path) -> None:
         (["--scenario", "split-digits", "--method", "ge", "--work", "/dev/null/x"], "/dev/null/x"),
         (
             ["--scenario", "split-digits", "--method", "ge", "--precision", "bf16", "--device", "cpu"],
-            "precision: got 'bf16', expected fp32: a CPU computes no other",
+            "precision: got 'bf16', expected fp32 on a CPU",
         ),
         (["--table", "6"], "table: got '6', expected 1 to 5, or all"),
         (["--figure", "3"], "figure: got 3, expected one of 1, 2"),

@@ -187,7 +187,7 @@ def four_experts() -> tuple[ExpertPool, list[Expert]]:
 
 def test_many_experts_cost_no_more_rows_and_no_more_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hge.experts.joint.calibration.FULL", FitBudget(rows=100, iterations=5))
-    monkeypatch.setattr("hge.experts.joint.calibration.FEATURES_IN_ALL", 20)
+    monkeypatch.setattr("hge.experts.joint.calibration.MAX_FEATURES_TOTAL", 20)
     pool, experts = four_experts()
     calibration = Calibration(pool, experts[:1])
     calibration.fit(FitBudget(rows=100, iterations=5))
@@ -200,7 +200,7 @@ def test_many_experts_cost_no_more_rows_and_no_more_columns(monkeypatch: pytest.
 
 
 def test_what_was_read_is_kept_only_as_far_as_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hge.experts.joint.calibration.FEATURES_IN_ALL", 40)
+    monkeypatch.setattr("hge.experts.joint.calibration.MAX_FEATURES_TOTAL", 40)
     pool, experts = four_experts()
     calibration, at_once = Calibration(pool, experts[:2]), Calibration(pool, experts)
     calibration.fit()

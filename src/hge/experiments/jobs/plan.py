@@ -14,11 +14,11 @@ from hge.experiments.methods import METHODS
 from hge.experiments.paper_tables import TITLES, paper_table
 from hge.experiments.recipes import build_config, changes
 from hge.experiments.results import OURS, Result, precision_of
-from hge.experiments.runner import TOLD
+from hge.experiments.runner import PROTOCOL_SETTINGS
 
 FIGURES = {1: (("smnist", "hge"),), 2: (("cif10-inv", "organise"), ("mnist-kmnist", "organise"))}
 """Figure -> (scenario, method) of the trees that it shows."""
-DECIDING = (*(name for name in TOLD if name not in ("routing", "seed")), "precision")
+DECIDING = (*(name for name in PROTOCOL_SETTINGS if name not in ("routing", "seed")), "precision")
 """Settings, besides score and seed, in which two results of the same run agree."""
 OPTIONS = {
     "seed": "--seeds",

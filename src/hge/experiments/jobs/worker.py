@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from hge.experiments.jobs.plan import Job
 from hge.experiments.methods import METHODS
-from hge.experiments.run_files import commit, forget_finished, read_finished, write_whole
+from hge.experiments.run_files import commit, delete_result, read_finished, write_atomically
 from hge.experiments.runner import CHECKPOINT_EVERY, run
 from hge.experiments.tree_comparison import organise
 
@@ -66,7 +66,7 @@ def carry_out(job: Job, place: Place) -> Outcome:
         finished = read_finished(folder, job.config)
         if finished and finished["protocol"]["commit"] == commit():
             return Outcome(job.name, finished)  # it had finished, but the outcome was not delivered
-        forget_finished(folder)
+        delete_result(folder)
         result = _run(job, place, _Teller(folder))
         return Outcome(job.name, result | {"protocol": result["protocol"] | {"runs_at_once": place.runs_at_once}})
     except Exception as error:
@@ -96,7 +96,7 @@ class _Teller:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.attempt = uuid4().hex
-        write_whole(folder / ATTEMPT, self.attempt)
+        write_atomically(folder / ATTEMPT, self.attempt)
         self.began_at: int | None = None
         self.told_at = 0.0
 
@@ -106,7 +106,7 @@ class _Teller:
             self.told_at = time.monotonic()
             if (self.folder / ATTEMPT).read_text(encoding="utf-8") != self.attempt:
                 raise RuntimeError("attempt: got a newer one in the same folder, expected to be the last")
-            write_whole(self.folder / PROGRESS, json.dumps({"done": done, "total": total, "began_at": began_at}))
+            write_atomically(self.folder / PROGRESS, json.dumps({"done": done, "total": total, "began_at": began_at}))
 
 
 def _run(job: Job, place: Place, tell: _Teller) -> dict[str, Any]:

@@ -165,10 +165,10 @@ class Tame:
     def _switch(self, batch: Batch, loss: float) -> float:
         """Activate an expert whose smoothed loss is within its bound, or a new one; return its loss."""
         losses = {e.id: loss if e is self.active else self._loss(e, batch) for e in self.experts}
-        fitting = [e for e in self.experts if e.losses.smoothed_with(losses[e.id]) <= e.losses.bound]
+        within_bound = [e for e in self.experts if e.losses.smoothed_with(losses[e.id]) <= e.losses.bound]
         previous = self.active
-        if fitting:
-            self.active = min(fitting, key=lambda e: losses[e.id])
+        if within_bound:
+            self.active = min(within_bound, key=lambda e: losses[e.id])
         else:
             self.active = self._new_expert()
             losses[self.active.id] = self._loss(self.active, batch)

@@ -18,7 +18,7 @@ from hge.bench.measure import Plan, Spread, take_turns
 from hge.bench.plain_training import WARM_UP, Graphed, Model, Sketch, Trainer
 from hge.bench.population import Population, Subject, survey
 from hge.bench.stream import BATCH_SIZE, SyntheticTask
-from hge.bench.suite import PARTS, Wishes, bench
+from hge.bench.suite import PARTS, BenchOptions, bench
 from hge.cli.main import app
 from hge.learning.routing import Answerer
 
@@ -155,8 +155,8 @@ def test_what_does_not_fit_is_left_out_with_a_reason() -> None:
 def test_all_parts_fill_their_sections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hge.bench.suite.SHORT", INSTANT)
     saved: list[int] = []
-    wishes = Wishes("cpu", score="sketch", experts=(1, 3), short=True)
-    document = bench(PARTS, wishes, lambda text: None, lambda so_far: saved.append(sum(len(so_far[p]) for p in PARTS)))
+    options = BenchOptions("cpu", score="sketch", experts=(1, 3), short=True)
+    document = bench(PARTS, options, lambda text: None, lambda so_far: saved.append(sum(len(so_far[p]) for p in PARTS)))
     assert saved == list(range(1, len(saved) + 1))  # after every row
     assert json.loads(json.dumps(document, allow_nan=False)) == json.loads(json.dumps(document))
     assert document["protocol"]["device"]
@@ -204,7 +204,9 @@ def test_no_ratio_has_dropped_by_more_than_a_third() -> None:
     recorded = best_ratios(json.loads(RECORDED.read_text()))
     best = dict.fromkeys(recorded, 0.0)
     for _ in range(3):
-        measured = best_ratios(bench(("steps",), Wishes("cpu", short=True), lambda text: None, lambda so_far: None))
+        measured = best_ratios(
+            bench(("steps",), BenchOptions("cpu", short=True), lambda text: None, lambda so_far: None)
+        )
         assert measured.keys() == recorded.keys()
         best = {key: max(best[key], measured[key]) for key in best}
         slower = {key: (recorded[key], best[key]) for key in best if best[key] < 2 / 3 * recorded[key]}

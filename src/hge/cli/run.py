@@ -40,7 +40,7 @@ def demo_command(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
 ) -> None:
     """Learn Split Digits from a stream without task labels, in seconds, and write a report of the run."""
-    console.print("Ten digits arrive in pairs: five tasks. Nobody tells the learner that there are tasks.")
+    console.print("Ten digits arrive in pairs: five tasks. The learner is not given task labels or boundaries.")
     torch.set_num_threads(1)  # 8×8 images are too small to parallelise; on a busy machine threads wait for each other
     config = replace(build_config("split-digits"), seed=seed, device=resolve_device(device))
     _run_and_show(config, out)
@@ -102,7 +102,7 @@ def _run_and_show(
 ) -> None:
     check(config)
     if resume:
-        _tell_where_it_goes_on(config, out)
+        _check_resume(config, out)
     try:
         with _progress(config) as show:
             if config.method == "organise":
@@ -117,8 +117,8 @@ def _run_and_show(
                     checkpoint_every=checkpoint_every,
                 )
     except KeyboardInterrupt:
-        goes_on = "; --resume goes on" if checkpoint_every and has_checkpoint(out / CHECKPOINTS) else ""
-        left = f"The events and the trace so far are in {out}{goes_on}." if out.is_dir() else "Nothing was written."
+        hint = "; --resume continues" if checkpoint_every and has_checkpoint(out / CHECKPOINTS) else ""
+        left = f"The events and the trace so far are in {out}{hint}." if out.is_dir() else "Nothing was written."
         console.print(f"Stopped. {left}", soft_wrap=True)
         raise
     console.print(_organise_table(config, result) if config.method == "organise" else _result_table(config, result))
@@ -127,14 +127,14 @@ def _run_and_show(
     console.print(f"Report: {write_report(out)}", soft_wrap=True)
 
 
-def _tell_where_it_goes_on(config: RunConfig, out: Path) -> None:
+def _check_resume(config: RunConfig, out: Path) -> None:
     check_resumable(config.method)
     if read_finished(out, config) is not None:
-        console.print(f"The run in {out} had come to its end; nothing is run again.", soft_wrap=True)
+        console.print(f"The run in {out} is already finished; it is not repeated.", soft_wrap=True)
     elif not has_checkpoint(out / CHECKPOINTS):
         if not is_run_of(out, config):
             raise settings_mismatch(out)
-        console.print(f"There is no checkpoint in {out}: it begins at the beginning.", soft_wrap=True)
+        console.print(f"There is no checkpoint in {out}: the run starts from the beginning.", soft_wrap=True)
 
 
 @contextmanager

@@ -37,7 +37,9 @@ class RunRecorder:
         self.folder = folder
         for name, length in (resume_at or {}).items():
             if (found := (folder / name).stat().st_size) < length:
-                raise ValueError(f"{folder / name}: got {found} bytes, expected at least {length}; it was cut off")
+                raise ValueError(
+                    f"{folder / name}: got {found} bytes, expected at least {length}; the file was truncated"
+                )
         for stale in ("result.json", "report.html"):  # left from another run
             (folder / stale).unlink(missing_ok=True)
         write_json(folder / "config.json", config.as_json())

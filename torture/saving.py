@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hge.bench.measure import Spread, take_turns
+from hge.bench.measure import Spread, time_turns
 from hge.bench.population import Population, Subject
 from hge.experiments.runner import CHECKPOINT_EVERY
 from hge.learning.checkpoint import Checkpoints
@@ -44,8 +44,8 @@ def torture_saving(folder: Path, experts: int, turns: int, tell: Tell, every: in
         writing.append(round(time.perf_counter() - started, 3))
 
     contenders = {"without": lambda: stretch(plain), "with": with_checkpoint}
-    take_turns(contenders, 1, "cpu")  # the first checkpoint also writes the idle experts
-    seconds = take_turns(contenders, turns, "cpu")
+    time_turns(contenders, 1, "cpu")  # the first checkpoint also writes the idle experts
+    seconds = time_turns(contenders, turns, "cpu")
     cost = Spread.of(w / p - 1 for w, p in zip(seconds["with"], seconds["without"], strict=True))
     tell(f"saving: {100 * cost.median:.2f} % of the throughput")
     return {

@@ -16,7 +16,7 @@ from hge.bench.inference import InferenceRow, measure_inference
 from hge.bench.measure import FULL, SHORT, Plan
 from hge.bench.memory import MemoryRow, measure_memory
 from hge.bench.plain_training import Precision, ScoreName
-from hge.bench.population import Images, LeftOut, Measure, PoolName, Population, Subject, survey
+from hge.bench.population import Images, LeftOut, Measure, PoolName, Population, Subject, measure_sizes
 from hge.bench.steps import StepRow, measure_steps
 from hge.bench.stream import BATCH_SIZE
 from hge.bench.switches import SwitchRow, measure_switches
@@ -70,7 +70,7 @@ class BenchOptions:
 
 
 def bench(
-    parts: Sequence[str], options: BenchOptions, tell: Callable[[str], None], save: Callable[[dict[str, Any]], None]
+    parts: Sequence[str], options: BenchOptions, report: Callable[[str], None], save: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
     """Measure some of `PARTS`; return the document for the JSON file, which is also saved after every row."""
     # The pools that "auto" chose.
@@ -78,7 +78,7 @@ def bench(
     settings = asdict(options) | {"plan": asdict(options.plan), "batch_size": BATCH_SIZE, "pools": pools}
     document: dict[str, Any] = {section: [] for section in (*parts, "left_out")}
     document |= {"settings": settings, "protocol": {"device": device_name(options.device)} | environment()}
-    for row in _rows(parts, options, tell):
+    for row in _rows(parts, options, report):
         document[SECTIONS[type(row)]].append(asdict(row))
         save(document)
     return document
@@ -94,23 +94,23 @@ def device_name(device: str) -> str:
     return models[0] if models else platform.processor() or platform.machine()
 
 
-def _rows(parts: Sequence[str], options: BenchOptions, tell: Callable[[str], None]) -> Iterator[Any]:
+def _rows(parts: Sequence[str], options: BenchOptions, report: Callable[[str], None]) -> Iterator[Any]:
     """Measure one subject after the other, and free its memory before the next."""
     plan = options.plan
     for subject in _subjects(options):
         if "steps" in parts:
-            numbers = options.experts or _usual("steps", subject, options)
-            yield from measure_steps(subject, numbers, plan, tell, literal=options.literal)
+            numbers = options.experts or _default_sizes("steps", subject, options)
+            yield from measure_steps(subject, numbers, plan, report, literal=options.literal)
             _free_memory(options)
-        for member, measures in _surveys(subject):
-            asked = {part: measure for part, measure in measures.items() if part in parts}
-            if asked:
-                numbers = options.experts or _usual(min(asked), member, options)
-                yield from survey(member, numbers, list(asked.values()), plan, tell)
+        for member, measures in _measurements(subject):
+            requested = {part: measure for part, measure in measures.items() if part in parts}
+            if requested:
+                numbers = options.experts or _default_sizes(min(requested), member, options)
+                yield from measure_sizes(member, numbers, list(requested.values()), plan, report)
                 _free_memory(options)
-        for number in options.experts or _usual("switches", subject, options) if "switches" in parts else ():
+        for number in options.experts or _default_sizes("switches", subject, options) if "switches" in parts else ():
             if number > 1:
-                yield from survey(subject, (number,), (measure_switches,), plan, tell)
+                yield from measure_sizes(subject, (number,), (measure_switches,), plan, report)
                 _free_memory(options)
 
 
@@ -121,7 +121,7 @@ def _subjects(options: BenchOptions) -> Iterator[Subject]:
             yield Subject(net, images, score, options.device, options.pool, options.precision)
 
 
-def _surveys(subject: Subject) -> list[tuple[Subject, Mapping[str, Measure]]]:
+def _measurements(subject: Subject) -> list[tuple[Subject, Mapping[str, Measure]]]:
     """Return the measurements that can share a population."""
     gates: dict[str, Measure] = {"gates": measure_gates}
     others: dict[str, Measure] = {"inference": measure_inference, "memory": measure_memory}
@@ -131,7 +131,7 @@ def _surveys(subject: Subject) -> list[tuple[Subject, Mapping[str, Measure]]]:
     return [(replace(subject, net="mlp"), gates), (subject, others)]
 
 
-def _usual(part: str, subject: Subject, options: BenchOptions) -> tuple[int, ...]:
+def _default_sizes(part: str, subject: Subject, options: BenchOptions) -> tuple[int, ...]:
     """Return the default numbers of experts."""
     autoencoder = subject.score == "autoencoder"
     if options.short:

@@ -117,7 +117,7 @@ def test_scenarios_are_listed_and_nothing_is_cut_off_at_80_columns(tmp_path: Pat
             "resume: got method organise, expected one of ge, ge-no",
         ),
         (["report", "nothing"], "expected an existing folder"),
-        (["trees", "nothing"], "no result.json there"),
+        (["trees", "nothing"], "no result.json found"),
         (["brew"], "No such command 'brew'"),
     ],
 )

@@ -100,7 +100,7 @@ def test_sets_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_missing_set_says_in_one_line_what_to_put_where(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match=rf"is not there: put .* into .*, or run `hge data get {name}`$") as raised:
+    with pytest.raises(ValueError, match=rf"was not found: put .* into .*, or run `hge data get {name}`$") as raised:
         load(name, tmp_path)
     assert "\n" not in str(raised.value)
     assert str(tmp_path) in str(raised.value)
@@ -215,7 +215,7 @@ def test_import_does_not_overwrite_another_set(tmp_path: Path) -> None:
     write_cifar100(tmp_path / "source" / "cifar-100-python")
     write_mnist(tmp_path / "folder" / "MNIST" / "raw", seed=1)
     before = load("mnist", tmp_path / "folder").train_images.copy()
-    with pytest.raises(ValueError, match="holds something else than"):
+    with pytest.raises(ValueError, match="contains other data than"):
         import_files(tmp_path / "source", tmp_path / "folder")
     now = read_mnist(tmp_path / "folder" / "MNIST" / "raw", "", DIGITS).train_images  # past the cache of `load`
     np.testing.assert_array_equal(now, before)
@@ -223,9 +223,9 @@ def test_import_does_not_overwrite_another_set(tmp_path: Path) -> None:
 
 
 def test_import_of_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no known data set there, expected one of MNIST/raw, MNIST"):
+    with pytest.raises(ValueError, match="no known data set found, expected one of MNIST/raw, MNIST"):
         import_files(tmp_path, tmp_path / "folder")
-    with pytest.raises(ValueError, match="no known data set there"):
+    with pytest.raises(ValueError, match="no known data set found"):
         import_files(tmp_path / "missing.zip", tmp_path / "folder")
 
 

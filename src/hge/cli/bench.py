@@ -127,31 +127,31 @@ def _measure_and_show(name: str, parts: Sequence[str], options: BenchOptions, ou
 COLUMNS: dict[str, dict[str, Callable[[dict[str, Any]], str]]] = {
     "steps": {
         "loop": lambda row: row["loop"],
-        "ms a batch": lambda row: _spread(row["milliseconds"]),
+        "ms per batch": lambda row: _spread(row["milliseconds"]),
         "ratio to eager": lambda row: _spread(row["ratio_to_eager"]),
         "ratio to graphed": lambda row: _spread(row["ratio_to_graphed"]),
         "refused": lambda row: f"{row['set_aside']} of {row['batches']}",
     },
     "gates": {
         "gate": lambda row: row["gate"],
-        "ms a batch": lambda row: _spread(row["milliseconds"]),
+        "ms per batch": lambda row: _spread(row["milliseconds"]),
         "queried": lambda row: f"{row['queried']:.1f}",
         "right": lambda row: f"{row['right_percent']:.0f} %",
     },
     "switches": {
-        "to an expert": lambda row: row["to"],
-        "ms a change": lambda row: _spread(row["milliseconds"]),
-        "ms a batch without": lambda row: _spread(row["staying_milliseconds"]),
+        "expert": lambda row: row["to"],
+        "ms per change": lambda row: _spread(row["milliseconds"]),
+        "ms per batch without": lambda row: _spread(row["staying_milliseconds"]),
         "changes": lambda row: str(row["changes"]),
     },
     "inference": {
         "routing": lambda row: row["routing"],
         "images/s": lambda row: f"{row['images_per_second']['median']:,.0f}",
-        "ms a call": lambda row: _spread(row["milliseconds"]),
+        "ms per call": lambda row: _spread(row["milliseconds"]),
         "ratio to plain": lambda row: _spread(row["ratio_to_plain"]),
     },
     "memory": {
-        "MB an expert": lambda row: f"{row['bytes_per_expert'] / 1e6:.2f}",
+        "MB per expert": lambda row: f"{row['bytes_per_expert'] / 1e6:.2f}",
         "MB on the device": lambda row: f"{row['device_bytes'] / 1e6:.1f}",
         "MB on the host": lambda row: f"{row['host_bytes'] / 1e6:.1f}",
         "peak MB": lambda row: f"{row['peak_bytes'] / 1e6:.0f}",

@@ -43,7 +43,7 @@ def verify_command(data: DataFolder = None) -> None:
         missing = verification.found is None
         damaged |= not verification.ok and not missing
         mark = "[green]yes[/green]" if verification.ok else "missing" if missing else "[red]NO[/red]"
-        table.add_row(name, mark, verification.variant, verdict.detail)
+        table.add_row(name, mark, verification.variant, verification.detail)
     console.print(table)
     if damaged:
         raise typer.Exit(1)

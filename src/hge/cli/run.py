@@ -182,9 +182,9 @@ def _result_table(config: RunConfig, result: dict[str, Any]) -> Table:
         table.add_row(title, *(form.format(result[f"{name}_{routing}"]) for routing in ("sample", "batch")))
     if cost := result.get("cost"):  # not in results of earlier versions
         for name, title, form in (
-            ("gate_multiply_adds", "gate, multiply-adds a row", "{:,}"),
+            ("gate_multiply_adds", "gate, multiply-adds per row", "{:,}"),
             ("gate_expert_equivalents", "gate, expert-equivalents", "{:.3g}"),
-            ("answer_ms_per_row", "answer, ms a row", "{:.3g}"),
+            ("answer_ms_per_row", "prediction, ms per row", "{:.3g}"),
         ):
             table.add_row(title, *(form.format(cost[routing][name]) for routing in ("sample", "batch")))
     delay = result["switch_delay"]

@@ -217,7 +217,7 @@ def _read_fields(kind: type[Config], values: Mapping[str, Any]) -> Config:
     known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
     for name in values:
         if name not in known:
-            raise ValueError(f"{name}: no such setting; there are {', '.join(known)}")
+            raise ValueError(f"{name}: no such setting; expected one of {', '.join(known)}")
     return kind(**values)
 
 
@@ -232,7 +232,7 @@ def override(config: Config, assignment: str) -> Config:
     """
     path, equals, text = assignment.partition("=")
     if path in ("scenario", "method", "recipe"):
-        raise ValueError(f"{path}: not a setting; it decides the others, so give it as itself")
+        raise ValueError(f"{path}: cannot be overridden: it determines other settings and has an option of its own")
     if not equals:
         raise ValueError(f"{assignment!r}: expected key=value, for example learner.epsilon=5")
     changed: Config = _override(config, path.split("."), text, path)
@@ -302,11 +302,11 @@ def _options(expected: Any) -> tuple[Any, ...]:
 
 
 def _describe(expected: Any) -> str:
-    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
     literals = [repr(value) for option in _options(expected) for value in get_args(option)]
     return " or ".join([names[option] for option in _options(expected) if option in names] + literals)
 
 
-def _require(holds: bool, name: str, came: object, expected: str) -> None:
+def _require(holds: bool, name: str, value: object, expected: str) -> None:
     if not holds:
-        raise ValueError(f"{name}: got {came!r}, expected {expected}")
+        raise ValueError(f"{name}: got {value!r}, expected {expected}")

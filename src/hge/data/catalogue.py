@@ -233,7 +233,7 @@ UNLIMITED = 10**6
 SCENARIOS: dict[str, ScenarioInfo] = {
     info.name: info
     for info in (
-        _info("split-digits", "8×8 digits, 2 classes a task", 5, split_digits),
+        _info("split-digits", "8×8 digits, 2 classes per task", 5, split_digits),
         _info(
             "permuted-digits",
             "8×8 digits, pixels permuted per task",
@@ -250,20 +250,22 @@ SCENARIOS: dict[str, ScenarioInfo] = {
             ("mnist",),
             most_tasks=UNLIMITED,
         ),
-        _info("smnist", "MNIST, 2 classes a task", 5, partial(_split, "mnist", 5, Flatten()), ("mnist",)),
-        _info("cif10", "CIFAR-10, 2 classes a task", 5, partial(_split, "cifar10", 5, AsIs()), ("cifar10",)),
-        _info("cif100-10", "CIFAR-100, 10 classes a task", 10, partial(_split, "cifar100", 10, AsIs()), ("cifar100",)),
-        _info("cif100-20", "CIFAR-100, 5 classes a task", 20, partial(_split, "cifar100", 20, AsIs()), ("cifar100",)),
+        _info("smnist", "MNIST, 2 classes per task", 5, partial(_split, "mnist", 5, Flatten()), ("mnist",)),
+        _info("cif10", "CIFAR-10, 2 classes per task", 5, partial(_split, "cifar10", 5, AsIs()), ("cifar10",)),
+        _info(
+            "cif100-10", "CIFAR-100, 10 classes per task", 10, partial(_split, "cifar100", 10, AsIs()), ("cifar100",)
+        ),
+        _info("cif100-20", "CIFAR-100, 5 classes per task", 20, partial(_split, "cifar100", 20, AsIs()), ("cifar100",)),
         _info(
             "imgnet-10",
-            "Tiny ImageNet, 100 classes, 10 a task",
+            "Tiny ImageNet, 100 classes, 10 per task",
             10,
             partial(_split, "tiny-imagenet", 10, AsIs()),
             ("tiny-imagenet",),
         ),
         _info(
             "imgnet-20",
-            "Tiny ImageNet, 100 classes, 5 a task",
+            "Tiny ImageNet, 100 classes, 5 per task",
             20,
             partial(_split, "tiny-imagenet", 20, AsIs()),
             ("tiny-imagenet",),
@@ -296,7 +298,7 @@ SCENARIOS: dict[str, ScenarioInfo] = {
             partial(hybrid, "cifar100", "tiny-imagenet", (AsIs(), AsIs())),
             ("cifar100", "tiny-imagenet"),
         ),
-        _info("cif100-superclasses", "CIFAR-100, a pair of superclasses a task", 10, superclass_pairs, ("cifar100",)),
+        _info("cif100-superclasses", "CIFAR-100, a pair of superclasses per task", 10, superclass_pairs, ("cifar100",)),
         _info("image-folder", "your images: --data DIR, a folder per class", 2, image_folder, most_tasks=UNLIMITED),
     )
 }

@@ -54,7 +54,7 @@ def load(name: str, folder: Path) -> ImageSet:
     layout = next(_present_layouts(name, folder), None)
     if layout is None:
         raise ValueError(
-            f"{DATASETS[name].title} is not there: {_download_hint(name, folder)}, or run `hge data get {name}`"
+            f"{DATASETS[name].title} was not found: {_download_hint(name, folder)}, or run `hge data get {name}`"
         )
     return _load(layout, (folder / layout.path).resolve())
 
@@ -97,7 +97,7 @@ def get(name: str, folder: Path, progress: bool) -> Path:
             _retrieve(pooch, info, download, target, pooch.HTTPDownloader(progressbar=bar, chunk_size=2**16))
     found = find(name, folder)
     if found is None:
-        raise ValueError(f"{info.title} is not there after its download: {_download_hint(name, folder)}")
+        raise ValueError(f"{info.title} was not found after its download: {_download_hint(name, folder)}")
     return found
 
 
@@ -115,13 +115,13 @@ def import_files(source: Path, folder: Path) -> list[str]:
                     found.setdefault(name, (layout, at))
     if not found:
         places = ", ".join(dict.fromkeys(layout.path for info in DATASETS.values() for layout in info.layouts))
-        raise ValueError(f"{source}: no known data set there, expected one of {places}")
+        raise ValueError(f"{source}: no known data set found, expected one of {places}")
     targets = {name: folder / (layout.import_path or layout.path) for name, (layout, _) in found.items()}
     present = [name for name, target in targets.items() if target.exists()]
     for name in present:
         layout, at = found[name]
         if not _same(name, layout.read(at), targets[name]):
-            raise ValueError(f"{targets[name]}: holds something else than {at}; move it away to import that")
+            raise ValueError(f"{targets[name]}: contains other data than {at}; move it away to import the latter")
     for name, (layout, at) in found.items():
         if name not in present:
             _copy(layout, at, targets[name])

@@ -142,7 +142,7 @@ def _check_fields(path: Path, result: Result) -> None:
         parts += [(name, result.get(name), Real) for name in REQUIRED_FIGURES]
     for name, value, kind in parts:
         if not isinstance(value, kind) or isinstance(value, bool) or value == []:
-            raise ValueError(f"{path}: damaged, expected what `hge run` wrote there ({name}: {value!r})")
+            raise ValueError(f"{path}: damaged, expected a file written by `hge run` ({name}: {value!r})")
 
 
 def build_table(number: int, results: Iterable[Result]) -> list[Line]:

@@ -122,7 +122,7 @@ class RunRecord:
         """Read a run's folder; an error names the file that is missing."""
         for name in ("config.json", "events.jsonl", "trace.csv", "result.json"):
             if not (folder / name).is_file():
-                raise ValueError(f"{folder}: no {name} there; expected the folder of a finished run")
+                raise ValueError(f"{folder}: no {name} found; expected the folder of a finished run")
         return cls(
             _read(folder / "config.json", _read_json),
             _read(folder / "events.jsonl", _read_events),
@@ -154,7 +154,7 @@ def is_run_of(folder: Path, config: RunConfig) -> bool:
 def read_result(folder: Path) -> dict[str, Any]:
     """Read a run's result.json; raise an error if it is missing or damaged."""
     if not (folder / "result.json").is_file():
-        raise ValueError(f"{folder}: no result.json there; expected the folder of a finished run")
+        raise ValueError(f"{folder}: no result.json found; expected the folder of a finished run")
     result: dict[str, Any] = _read(folder / "result.json", _read_json)
     return result
 
@@ -188,13 +188,13 @@ def _read(path: Path, reader: Callable[[Path], Any]) -> Any:
     try:
         return reader(path)
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: damaged, expected what `hge run` wrote there ({error})") from None
+        raise ValueError(f"{path}: damaged, expected a file written by `hge run` ({error})") from None
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     value = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(value, dict) or not value:
-        raise ValueError("no settings or figures in it")
+        raise ValueError("it contains no settings or figures")
     return value
 
 
@@ -208,7 +208,7 @@ def _read_events(path: Path) -> list[dict[str, Any]]:
 def _read_trace(path: Path) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
     lines = path.read_text(encoding="utf-8").splitlines()[1:]
     if not lines:
-        raise ValueError("no batch in it")
+        raise ValueError("it contains no batch")
     return dict(zip(TRACE_COLUMNS, np.loadtxt(lines, delimiter=",", ndmin=2).T, strict=True))
 
 

@@ -13,13 +13,13 @@ from hge.experiments.runner import CHECKPOINT_EVERY
 from hge.learning.checkpoint import Checkpoints
 from hge.learning.state import take_snapshot
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 SUBJECT = Subject("mlp", "28x28", "sketch", "cpu")
 EPOCH = 200
 """Batches of the task before its rows repeat."""
 
 
-def torture_saving(folder: Path, experts: int, turns: int, tell: Tell, every: int = CHECKPOINT_EVERY) -> dict[str, Any]:
+def torture_saving(folder: Path, experts: int, turns: int, log: Log, every: int = CHECKPOINT_EVERY) -> dict[str, Any]:
     """Learn stretches of batches of 128 MNIST-sized images, with a checkpoint after each stretch and without."""
     learners = [Population(SUBJECT) for _ in range(2)]
     for population in learners:
@@ -47,7 +47,7 @@ def torture_saving(folder: Path, experts: int, turns: int, tell: Tell, every: in
     time_turns(contenders, 1, "cpu")  # the first checkpoint also writes the idle experts
     seconds = time_turns(contenders, turns, "cpu")
     cost = Spread.of(w / p - 1 for w, p in zip(seconds["with"], seconds["without"], strict=True))
-    tell(f"saving: {100 * cost.median:.2f} % of the throughput")
+    log(f"saving: {100 * cost.median:.2f} % of the throughput")
     return {
         "network": str(SUBJECT),
         "experts": experts,

@@ -291,7 +291,7 @@ def test_a_run_that_failed_or_went_on_near_its_end_tells_no_times() -> None:
 
 def test_an_older_attempt_gives_way_to_a_newer_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [job] = jobs_of([("split-digits", "ge")], epochs_scale=0.05)
-    monkeypatch.setattr(jobs, "TELL_EVERY", 0.0)
+    monkeypatch.setattr(jobs, "PROGRESS_INTERVAL", 0.0)
     write_atomically = jobs.write_atomically
 
     def write(path: Path, text: str) -> None:

@@ -32,7 +32,7 @@ from hge.experts.scores import SketchScore
 from hge.learning.routing import Answerer
 
 SIZES = (10, 100, 1_000, 10_000)
-ASKED, REPEATS = 64, 9
+ROUTED_BATCHES, REPEATS = 64, 9
 
 
 def grow(population: Population, experts: int) -> None:
@@ -57,7 +57,7 @@ def grow(population: Population, experts: int) -> None:
 def measure(population: Population, device: str) -> dict[str, Any]:
     """Measure a grown population on fresh batches of some of its tasks, and on single rows of them."""
     answerer = Answerer(population.learner)
-    owners = np.unique(np.linspace(0, population.size - 1, ASKED).astype(int)).tolist()
+    owners = np.unique(np.linspace(0, population.size - 1, ROUTED_BATCHES).astype(int)).tolist()
     batches = [next(population.task(owner, batches=8).batches(7, 1)).x for owner in owners]
     rows = [batch[:1] for batch in batches]
     first = _milliseconds(lambda: _answer(answerer, rows[0]), device)

@@ -39,7 +39,7 @@ from hge.experts.scores import SketchScore, Space
 
 SCENARIOS, SEEDS = ("smnist", "cif100-10"), (100,)
 ALL = 10**9
-AT_ONCE = 512
+ROWS_AT_ONCE = 512
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,10 @@ def as_in(case: Case) -> Iterator[None]:
 
     def without_allowance(moments: Tensor, space: Space) -> Tensor:
         weights, rows, width = gaussians(moments, space), moments[:, 0], space.width - 1
-        trust = rows / (rows + max(width, sketch_module.PRIOR_ROWS))
-        weights[:, 0] += width / (rows + sketch_module.PRIOR_ROWS) + width * (width - 1) * trust.square() / (4 * rows)
+        shrinkage = rows / (rows + max(width, sketch_module.PRIOR_ROWS))
+        weights[:, 0] += width / (rows + sketch_module.PRIOR_ROWS) + width * (width - 1) * shrinkage.square() / (
+            4 * rows
+        )
         return weights
 
     with (
@@ -106,7 +108,7 @@ def measure(scenario: Scenario, keys: Keys, case: Case) -> dict[str, list[float]
     for name, classes in (("sketch", 1), ("class-sketch", scenario.classes)):
         scores = [SketchScore(space, classes) for _ in tasks]
         for number, (task, score, order) in enumerate(zip(tasks, scores, orders, strict=True)):
-            for positions in torch.split(order[: case.rows[number % len(case.rows)]], AT_ONCE):
+            for positions in torch.split(order[: case.rows[number % len(case.rows)]], ROWS_AT_ONCE):
                 batch = task.train.batch(positions)
                 score.compute_update(score.preprocess(as_float(batch.x)), batch.y, None)
                 score.apply_update(skip=torch.zeros(()))
@@ -116,7 +118,7 @@ def measure(scenario: Scenario, keys: Keys, case: Case) -> dict[str, list[float]
         answers = np.concatenate(
             [
                 first_of.stacked(stacked, first_of.read(part), batch_statistics=False).numpy()
-                for part in torch.split(rows, AT_ONCE)
+                for part in torch.split(rows, ROWS_AT_ONCE)
             ],
             axis=1,
         )
@@ -148,8 +150,8 @@ def main() -> None:
             rows[case.name] = {
                 score: np.mean([own[score] for own in seeds], axis=0).round(2).tolist() for score in seeds[0]
             }
-            told = "   ".join(" / ".join(f"{v:5.1f}" for v in figures) for figures in rows[case.name].values())
-            print(f"{name:10} {case.name:32} {told}", flush=True)
+            line = "   ".join(" / ".join(f"{v:5.1f}" for v in figures) for figures in rows[case.name].values())
+            print(f"{name:10} {case.name:32} {line}", flush=True)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_json(options.out, document)
 

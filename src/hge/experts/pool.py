@@ -28,7 +28,7 @@ class Costs:
 
 
 class ExpertPool(Protocol):
-    """The interface between the algorithm and the networks. `tests/pool_checks.py` defines its contract."""
+    """The interface between the algorithm and the networks. `tests/helpers/pool_checks.py` defines its contract."""
 
     @property
     def device(self) -> torch.device:

@@ -6,7 +6,7 @@ INSTALLED := $(VENV)/.installed
 .PHONY: help demo quick test torture check docs format results clean
 .DEFAULT_GOAL := help
 
-help:  ## what can be made
+help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1	/'
 
 demo: $(INSTALLED)  ## learn Split Digits from an unlabelled stream and write runs/demo/report.html
@@ -18,7 +18,7 @@ quick: $(INSTALLED)  ## while writing: doctests and fast tests, in less than a m
 test: $(INSTALLED) check docs  ## all checks, the docs and all tests
 	$(VENV)/bin/pytest -n 2
 
-torture: $(INSTALLED)  ## kills, bad inputs, flipped bytes, a long life: a quarter of an hour or more; writes results/torture.json
+torture: $(INSTALLED)  ## kills, bad inputs, corrupted files, a long run: a quarter of an hour or more; writes results/torture.json
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m torture
 
 check: $(INSTALLED)  ## format, lint, types, layers

@@ -20,7 +20,7 @@ from torch import nn
 from hge.core.config import RunConfig
 from hge.core.randomness import Keys
 from hge.core.types import Batch
-from hge.data.holdout import for_choosing
+from hge.data.holdout import validation_scenario
 from hge.data.scenarios import Task
 from hge.experiments.build import build_scenario, build_spec
 from hge.experiments.recipes import build_config
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/choices/averaging.json"))
     options = parser.parse_args()
     config = replace(build_config("cif100-10", recipe="best"), seed=SEED, device=options.device)
-    scenario = for_choosing(build_scenario(config, Keys(SEED), options.data))
+    scenario = validation_scenario(build_scenario(config, Keys(SEED), options.data))
     spec = replace(build_spec(config, scenario), net=small_net if options.net == "small" else NETS[options.net])
     rows: list[dict[str, Any]] = []
     for decay in DECAYS:

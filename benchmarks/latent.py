@@ -21,13 +21,13 @@ import torch
 from hge.core.config import OptimiserConfig, ScoreConfig
 from hge.core.randomness import Keys
 from hge.core.types import as_float
-from hge.data.holdout import for_choosing
+from hge.data.holdout import validation_scenario
 from hge.data.scenarios import Scenario
 from hge.experiments.build import build_scenario, build_spec
 from hge.experiments.recipes import build_config
 from hge.experiments.run_files import environment, write_json
 from hge.experts.pool_spec import PoolSpec
-from hge.experts.scores import Pupil
+from hge.experts.scores import ScoreTrainer
 from hge.experts.scores.autoencoder import AutoencoderScore
 
 SEED = 100
@@ -46,11 +46,11 @@ def losses(scenario: Scenario, spec: PoolSpec, task: int, keys: Keys) -> dict[tu
     with keys.seeded("weights", task, device=cpu):
         net = spec.autoencoder(spec.shape)
     score = AutoencoderScore(net, spec.shape, ScoreConfig("autoencoder", sampled=True), spec.optimiser)
-    pupil, rows, found, step = Pupil(score.eval()), scenario.tasks[task].train.whole(), {}, 0
+    trainer, rows, found, step = ScoreTrainer(score.eval()), scenario.tasks[task].train.whole(), {}, 0
     everybody = as_float(torch.cat([other.test.whole().x for other in scenario.tasks]))
     for epoch in range(1, max(EPOCHS) + 1):
         for part in torch.split(torch.from_numpy(keys.rng("shuffle", task, epoch).permutation(len(rows))), GROUP):
-            pupil.teach(as_float(rows.x[part]), rows.y[part], keys.generator("noise", step, task, device=cpu))
+            trainer.train(as_float(rows.x[part]), rows.y[part], keys.generator("noise", step, task, device=cpu))
             step += 1
         if epoch in EPOCHS:
             at_mean = torch.zeros(1, *score.latents)
@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("results/choices/latent.json"))
     options = parser.parse_args()
     keys, config = Keys(SEED), build_config("smnist", recipe="paper")
-    scenario = for_choosing(build_scenario(config, keys, options.data))
+    scenario = validation_scenario(build_scenario(config, keys, options.data))
     task = np.repeat(np.arange(len(scenario.tasks)), [len(t.test.whole()) for t in scenario.tasks])
     rows: list[dict[str, Any]] = []
     for name, optimiser in OPTIMISERS.items():

@@ -33,7 +33,7 @@ def validation_accuracy(rate: float, seed: int) -> float:
     keys = Keys(seed)
     request = Request(1, keys, Path(), torch.device("cpu"))
     rows = SCENARIOS["permuted-digits"].build(request).tasks[0].train.whole()
-    # Not `for_choosing`, which was added later: the figures in results/ are of this part.
+    # Not `validation_scenario`, which was added later: the figures in results/ are of this part.
     held_out = torch.tensor([hashlib.blake2b(x.tobytes(), digest_size=1).digest()[0] < 26 for x in rows.x.numpy()])
     train, validation = (Batch(rows.x[part], rows.y[part]) for part in (~held_out, held_out))
     spec = PoolSpec((64,), 10, NETS["mlp"], AUTOENCODERS["mlp"], ScoreConfig(), OptimiserConfig(lr=rate))

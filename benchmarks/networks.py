@@ -77,8 +77,8 @@ CANDIDATES: dict[str, Callable[[Shape, int], nn.Module]] = {
 def board(net: str, rate: float, features: int, options: argparse.Namespace) -> dict[str, Any]:
     """Train an expert per task, and evaluate the joint score with this number of features per expert."""
     NETS[net] = CANDIDATES[net]
-    joint.FEATURES = features
-    calibration.FEATURES_IN_ALL = 10 * features  # ten experts, each with the requested number
+    joint.MAX_FEATURES = features
+    calibration.MAX_FEATURES_TOTAL = 10 * features  # ten experts, each with the requested number
     config = build_config("cif100-10", recipe="best")
     config = replace(config, seed=SEED, device=options.device, precision=options.precision)
     config = replace(config, net=net, epochs=options.epochs)

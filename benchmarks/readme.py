@@ -40,13 +40,13 @@ HEADLINE = ("smnist", "pmnist", "cif10", "cif100-10", "cif100-20")
 """The paper's scenarios of a single data set whose official files were used."""
 SWITCHING = ("GE", "GE w/o review", "TAME")
 # scenario, what was done, file stem, seeds
-SIDE = (
+SIDE_EXPERIMENTS = (
     ("smnist", "variational autoencoder", "smnist-ge-paper-epochs40-precision-tf32", 5),
     ("smnist", "plain autoencoder", "smnist-ge-paper-epochs40-score.variational-False", 3),
     ("cif10", "variational autoencoder", "cif10-ge-paper-epochs20-precision-bf16", 2),
     ("cif10", "plain autoencoder", "cif10-ge-paper-epochs20-precision-bf16-score.variational-False", 1),
     ("cif100-10", "classes of a task at random", "cif100-10-ge-paper-epochs40-precision-bf16", 2),
-    ("cif100-10", "two superclasses a task", "cif100-superclasses-ge-paper-epochs40-precision-bf16", 1),
+    ("cif100-10", "two superclasses per task", "cif100-superclasses-ge-paper-epochs40-precision-bf16", 1),
 )
 TIMED = ("ge", "hge", "separate")
 SPEED = ("mlp-autoencoder", "mlp-sketch", "resnet18-autoencoder")
@@ -137,18 +137,18 @@ def organised_table() -> str:
     """The same experts, organised in three ways."""
     lines = [
         "| scenario | seeds | flat: right | HGE: right | Upper: right "
-        "| experts | HGE: asked | Upper: asked | paper's HGE / Upper: asked |",
+        "| experts | HGE: queried | Upper: queried | paper's HGE / Upper: queried |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     papers = {(c.scenario, c.method): c.mean for c in paper_cells(2) if c.figure == "experts_queried"}
     for name, stem, seeds in ORGANISED:
         runs = results(stem, "organise", "default", seeds)
         right = [spread([r["organisation"][k]["accuracy"] for r in runs]) for k in ("ge", "hge", "upper")]
-        asked = [spread([r["organisation"][k]["experts_queried"] for r in runs]) for k in ("hge", "upper")]
+        queried = [spread([r["organisation"][k]["experts_queried"] for r in runs]) for k in ("hge", "upper")]
         paper = f"{papers[name, 'HGE']} / {papers[name, 'Upper']}" if name in PAPERS else "–"
         about = f"{name} (not comparable)" if name in NOT_COMPARABLE else name
         lines.append(
-            f"| {about} | {seeds} | {' | '.join(right)} | {len(runs[0]['tasks'])} | {' | '.join(asked)} | {paper} |"
+            f"| {about} | {seeds} | {' | '.join(right)} | {len(runs[0]['tasks'])} | {' | '.join(queried)} | {paper} |"
         )
     return "\n".join(lines)
 
@@ -188,21 +188,21 @@ def sketches_table() -> str:
 def costs_table() -> str:
     """Cost of the gate, in multiply-adds and in forward passes of an expert's network."""
     lines = [
-        "| scenario, method, recipe | experts | routing | accuracy | experts asked | gate, multiply-adds a row "
-        "| gate, expert-equivalents | gate, ms a row | answer, ms a row |",
+        "| scenario, method, recipe | experts | routing | accuracy | experts queried | gate, multiply-adds per row "
+        "| gate, expert-equivalents | gate, ms per row | prediction, ms per row |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for stem, seeds in COSTS:
         runs = of_seeds(stem, seeds)
-        told = runs[0]["protocol"]
-        about = f"{told['scenario']}, {told['method']}, {told['recipe']} | {runs[0]['experts']}"
-        for routing, name in (("sample", "single samples"), ("batch", f"batches of {told['test_batch_size']}")):
+        protocol = runs[0]["protocol"]
+        about = f"{protocol['scenario']}, {protocol['method']}, {protocol['recipe']} | {runs[0]['experts']}"
+        for routing, name in (("sample", "single samples"), ("batch", f"batches of {protocol['test_batch_size']}")):
             costs = [run["cost"][routing] for run in runs]
-            asked = np.mean([run[f"experts_queried_{routing}"] for run in runs])
+            queried = np.mean([run[f"experts_queried_{routing}"] for run in runs])
             equivalents = np.mean([cost["gate_expert_equivalents"] for cost in costs])
             times = [np.median([cost[key] for cost in costs]) for key in ("gate_ms_per_row", "answer_ms_per_row")]
             lines.append(
-                f"| {about} | {name} | {spread([run[f'accuracy_{routing}'] for run in runs])} | {asked:.2f} "
+                f"| {about} | {name} | {spread([run[f'accuracy_{routing}'] for run in runs])} | {queried:.2f} "
                 f"| {np.mean([cost['gate_multiply_adds'] for cost in costs]):,.0f} | {equivalents:.3g} "
                 f"| {times[0]:.3g} | {times[1]:.3g} |"
             )
@@ -233,10 +233,10 @@ def boards_of(stem: str, folder: str = "gates") -> tuple[str, list[dict[str, Any
     boards = [json.loads(file.read_text()) for file in files]
     assert {board["part"] for board in boards} == {"test"}
     assert [board["protocol"]["seed"] for board in boards] == list(range(GATE_SEEDS))
-    told = boards[0]["protocol"]
+    protocol = boards[0]["protocol"]
     nets = {board["protocol"]["net"] for board in boards}
     assert len(nets) == 1
-    return f"{told['scenario']}, {told['recipe']} ({nets.pop()}), {told['epochs']}", boards
+    return f"{protocol['scenario']}, {protocol['recipe']} ({nets.pop()}), {protocol['epochs']}", boards
 
 
 def gates_table() -> str:
@@ -325,10 +325,10 @@ def headline_table() -> str:
 
 def switches_table() -> str:
     """False and missed switches per task beside those of the paper's Table 1, with recipe `paper`."""
-    told: dict[tuple[str, str], dict[str, Line]] = {}
+    by_run: dict[tuple[str, str], dict[str, Line]] = {}
     for line in build_table(1, read_results(ROOT / "results")):
         if line.recipe == "paper":
-            told.setdefault((line.scenario, line.method), {})[line.figure] = line
+            by_run.setdefault((line.scenario, line.method), {})[line.figure] = line
     lines = [
         "| scenario | epochs | " + " | ".join(f"{method}: paper | {method}: ours" for method in SWITCHING) + " |",
         "|---|---|" + "---|" * 2 * len(SWITCHING),
@@ -336,10 +336,10 @@ def switches_table() -> str:
     for scenario in PAPERS:
         cells = []
         for method in SWITCHING:
-            false, missed = (told[scenario, method][figure] for figure in ("false", "missed"))
+            false, missed = (by_run[scenario, method][figure] for figure in ("false", "missed"))
             papers = false.paper if false.paper == missed.paper == "DNF" else f"{false.paper} / {missed.paper}"
             cells += [papers, f"{false.ours} / {missed.ours} ({false.seeds})"]
-        lines.append(f"| {scenario} | {told[scenario, 'GE']['false'].epochs} | {' | '.join(cells)} |")
+        lines.append(f"| {scenario} | {by_run[scenario, 'GE']['false'].epochs} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -351,12 +351,12 @@ def side_table() -> str:
         "| epochs | precision | seeds |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for scenario, what, stem, seeds in SIDE:
+    for scenario, what, stem, seeds in SIDE_EXPERIMENTS:
         found = of_seeds(f"reproduced/{stem}", seeds)
         figures = " | ".join(spread([result[key] for result in found]) for key in keys)
-        told = found[0]["protocol"]
-        protocol = f"{told['epochs']} of {PAPER[told['scenario']].epochs} | {precision_of(told)} | {seeds}"
-        lines.append(f"| {scenario} | {what} | {figures} | {protocol} |")
+        protocol = found[0]["protocol"]
+        epochs = f"{protocol['epochs']} of {PAPER[protocol['scenario']].epochs}"
+        lines.append(f"| {scenario} | {what} | {figures} | {epochs} | {precision_of(protocol)} | {seeds} |")
     return "\n".join(lines)
 
 
@@ -404,11 +404,11 @@ PAGES = {
 def filled(page: str, text: str) -> str:
     """Return a page's text with every table regenerated."""
     for name, table in PAGES[page].items():
-        place = re.compile(rf"(<!-- results: {name} -->\n)(?:\|[^\n]*\n)*")
-        made = table()
-        text, places = place.subn(lambda found, made=made: f"{found[1]}{made}\n", text)
-        if places != 1:
-            raise ValueError(f"{page}: got {places} places for the table {name}, expected 1")
+        marker = re.compile(rf"(<!-- results: {name} -->\n)(?:\|[^\n]*\n)*")
+        content = table()
+        text, count = marker.subn(lambda found, content=content: f"{found[1]}{content}\n", text)
+        if count != 1:
+            raise ValueError(f"{page}: got {count} markers of the table {name}, expected 1")
     return text
 
 

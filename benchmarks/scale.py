@@ -32,7 +32,7 @@ from hge.experts.scores import SketchScore
 from hge.learning.routing import Answerer
 
 SIZES = (10, 100, 1_000, 10_000)
-ASKED, REPEATS = 64, 9
+ROUTED_BATCHES, REPEATS = 64, 9
 
 
 def grow(population: Population, experts: int) -> None:
@@ -40,15 +40,15 @@ def grow(population: Population, experts: int) -> None:
     learner, pool = population.learner, population.learner.pool
     population.grow(2)  # fixes the space of the sketches
     assert isinstance(pool, StackedPool)
-    template, score = pool.state(0), SketchScore(pool.home.space)
+    template, score = pool.state(0), SketchScore(pool.store.space)
     while population.size < experts:
         expert = learner.new_expert().id
         learner.tree.add(expert)
         task = population.task(expert)
         images, labels = task.images, task.labels
         score.moments.zero_()
-        score.study(score.read(as_float(images)), labels, None)
-        score.learn(skip=torch.zeros((), device=pool.device))
+        score.compute_update(score.preprocess(as_float(images)), labels, None)
+        score.apply_update(skip=torch.zeros((), device=pool.device))
         score.refresh(len(labels))
         own = {"score.moments": score.moments, "score.weights": score.weights}
         pool.load_state(expert, template | {name: tensor.clone() for name, tensor in own.items()})
@@ -57,7 +57,7 @@ def grow(population: Population, experts: int) -> None:
 def measure(population: Population, device: str) -> dict[str, Any]:
     """Measure a grown population on fresh batches of some of its tasks, and on single rows of them."""
     answerer = Answerer(population.learner)
-    owners = np.unique(np.linspace(0, population.size - 1, ASKED).astype(int)).tolist()
+    owners = np.unique(np.linspace(0, population.size - 1, ROUTED_BATCHES).astype(int)).tolist()
     batches = [next(population.task(owner, batches=8).batches(7, 1)).x for owner in owners]
     rows = [batch[:1] for batch in batches]
     first = _milliseconds(lambda: _answer(answerer, rows[0]), device)

@@ -29,7 +29,7 @@ import hge.experts.scores.sketch as sketch_module
 import hge.experts.scores.space as space_module
 from hge.core.randomness import Keys
 from hge.core.types import as_float
-from hge.data.holdout import for_choosing
+from hge.data.holdout import validation_scenario
 from hge.data.scenarios import Scenario
 from hge.experiments.build import build_scenario
 from hge.experiments.recipes import build_config
@@ -39,7 +39,7 @@ from hge.experts.scores import SketchScore, Space
 
 SCENARIOS, SEEDS = ("smnist", "cif100-10"), (100,)
 ALL = 10**9
-AT_ONCE = 512
+ROWS_AT_ONCE = 512
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Case:
     """One variant of the sketch."""
 
     name: str
-    opening: int = space_module.OPENING
+    opening: int = space_module.DIRECTION_ROWS
     directions: int = 0
     tail: float = space_module.TAIL
     rows: tuple[int, ...] = (ALL,)
@@ -80,13 +80,15 @@ def as_in(case: Case) -> Iterator[None]:
 
     def without_allowance(moments: Tensor, space: Space) -> Tensor:
         weights, rows, width = gaussians(moments, space), moments[:, 0], space.width - 1
-        trust = rows / (rows + max(width, sketch_module.PRIOR_ROWS))
-        weights[:, 0] += width / (rows + sketch_module.PRIOR_ROWS) + width * (width - 1) * trust.square() / (4 * rows)
+        shrinkage = rows / (rows + max(width, sketch_module.PRIOR_ROWS))
+        weights[:, 0] += width / (rows + sketch_module.PRIOR_ROWS) + width * (width - 1) * shrinkage.square() / (
+            4 * rows
+        )
         return weights
 
     with (
         mock.patch.object(space_module, "TAIL", case.tail),
-        mock.patch.object(space_module, "OPENING", case.opening),
+        mock.patch.object(space_module, "DIRECTION_ROWS", case.opening),
         mock.patch.object(sketch_module, "PRIOR_VARIANCE", case.tail**-2),
         mock.patch.object(sketch_module, "gaussians", gaussians if case.allowance else without_allowance),
     ):
@@ -106,17 +108,17 @@ def measure(scenario: Scenario, keys: Keys, case: Case) -> dict[str, list[float]
     for name, classes in (("sketch", 1), ("class-sketch", scenario.classes)):
         scores = [SketchScore(space, classes) for _ in tasks]
         for number, (task, score, order) in enumerate(zip(tasks, scores, orders, strict=True)):
-            for positions in torch.split(order[: case.rows[number % len(case.rows)]], AT_ONCE):
+            for positions in torch.split(order[: case.rows[number % len(case.rows)]], ROWS_AT_ONCE):
                 batch = task.train.batch(positions)
-                score.study(score.read(as_float(batch.x)), batch.y, None)
-                score.learn(skip=torch.zeros(()))
+                score.compute_update(score.preprocess(as_float(batch.x)), batch.y, None)
+                score.apply_update(skip=torch.zeros(()))
             score.refresh(0)
         stacked = {"weights": torch.stack([score.weights for score in scores])}
         first_of = scores[0]
         answers = np.concatenate(
             [
                 first_of.stacked(stacked, first_of.read(part), batch_statistics=False).numpy()
-                for part in torch.split(rows, AT_ONCE)
+                for part in torch.split(rows, ROWS_AT_ONCE)
             ],
             axis=1,
         )
@@ -140,7 +142,7 @@ def main() -> None:
         scenarios = []
         for seed in SEEDS:
             config, keys = replace(build_config(name), seed=seed), Keys(seed)
-            scenarios.append((for_choosing(build_scenario(config, keys, options.data)), keys))
+            scenarios.append((validation_scenario(build_scenario(config, keys, options.data)), keys))
         rows = document["scenarios"][name] = {}
         for case in CASES:
             with as_in(case):
@@ -148,8 +150,8 @@ def main() -> None:
             rows[case.name] = {
                 score: np.mean([own[score] for own in seeds], axis=0).round(2).tolist() for score in seeds[0]
             }
-            told = "   ".join(" / ".join(f"{v:5.1f}" for v in figures) for figures in rows[case.name].values())
-            print(f"{name:10} {case.name:32} {told}", flush=True)
+            line = "   ".join(" / ".join(f"{v:5.1f}" for v in figures) for figures in rows[case.name].values())
+            print(f"{name:10} {case.name:32} {line}", flush=True)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     write_json(options.out, document)
 

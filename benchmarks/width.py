@@ -19,7 +19,7 @@ import torch
 from hge.core.config import ScoreConfig
 from hge.core.randomness import Keys
 from hge.core.types import Batch
-from hge.data.holdout import for_choosing
+from hge.data.holdout import validation_scenario
 from hge.experiments.build import build_scenario, build_spec
 from hge.experiments.recipes import build_config
 from hge.experiments.run_files import environment, write_json
@@ -32,7 +32,7 @@ WIDTHS, SEEDS, EPOCHS = (100, 400), (100, 101), 10
 def validation_accuracy(width: int, seed: int, data: Path | None) -> list[float]:
     """Train an expert for each task; return each one's accuracy on its own task."""
     config = replace(build_config("smnist", recipe="best"), seed=seed, device="cpu")
-    scenario = for_choosing(build_scenario(config, Keys(seed), data))
+    scenario = validation_scenario(build_scenario(config, Keys(seed), data))
     spec = replace(build_spec(config, scenario), net=partial(MLP, hidden=width), score=ScoreConfig())
     pool, accuracy = StackedPool(spec, Keys(seed), torch.device("cpu")), []
     for expert, task in enumerate(scenario.tasks):

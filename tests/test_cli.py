@@ -87,7 +87,7 @@ def test_scenarios_are_listed_and_nothing_is_cut_off_at_80_columns(tmp_path: Pat
     words = done.stdout.split()
     assert set(SCENARIOS) <= set(words)
     assert {word for info in SCENARIOS.values() for word in info.about.split()} <= set(words)
-    assert "Not there: mnist, kmnist, cifar10, cifar100, tiny-imagenet." in done.stdout
+    assert "Not found: mnist, kmnist, cifar10, cifar100, tiny-imagenet." in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -116,8 +116,8 @@ def test_scenarios_are_listed_and_nothing_is_cut_off_at_80_columns(tmp_path: Pat
             ["run", "split-digits", "--method", "organise", "--resume"],
             "resume: got method organise, expected one of ge, ge-no",
         ),
-        (["report", "nothing"], "expected a folder that is there"),
-        (["trees", "nothing"], "no result.json there"),
+        (["report", "nothing"], "expected an existing folder"),
+        (["trees", "nothing"], "no result.json found"),
         (["brew"], "No such command 'brew'"),
     ],
 )
@@ -152,7 +152,7 @@ def test_ctrl_c_keeps_what_was_learned(stop: signal.Signals, tmp_path: Path) -> 
     process.send_signal(stop)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "Stopped. The events and the trace so far are in here; --resume goes on." in out
+    assert "Stopped. The events and the trace so far are in here; --resume continues." in out
     assert "Traceback" not in err
     last = events.read_text().splitlines()[-1]
     assert last.count(",") == 6
@@ -167,11 +167,11 @@ def test_ctrl_c_keeps_what_was_learned(stop: signal.Signals, tmp_path: Path) -> 
 def test_what_came_to_its_end_is_not_run_again(tmp_path: Path) -> None:
     settings = ["run", "split-digits", "--epochs-scale", "0.05", "--out", "here"]
     first = hge(*settings, "--resume", cwd=tmp_path)
-    assert "There is no checkpoint in here: it begins at the beginning." in first.stdout
+    assert "There is no checkpoint in here: the run starts from the beginning." in first.stdout
     made = (tmp_path / "here" / "trace.csv").stat().st_mtime_ns
     again = hge(*settings, "--resume", cwd=tmp_path)
     assert again.returncode == 0
-    assert "had come to its end" in again.stdout
+    assert "is already finished" in again.stdout
     assert "gate accuracy" in again.stdout
     other = hge(*settings, "--resume", "--seed", "7", cwd=tmp_path)
     assert other.returncode == 2
@@ -209,7 +209,7 @@ def test_going_on_is_offered_only_where_it_is_possible(
             cli._run_and_show(build_config("split-digits", method), folder, checkpoint_every=every)
         told = capsys.readouterr().out.replace("\n", "")
         assert left in told
-    assert ("--resume goes on" in told) == can_go_on
+    assert ("--resume continues" in told) == can_go_on
 
 
 def test_diverging_run_still_reports(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def test_pages_show_the_results(page: str) -> None:
 
 def test_a_page_without_a_place_is_an_error() -> None:
     text = (ROOT / "docs/results.md").read_text(encoding="utf-8")
-    with pytest.raises(ValueError, match="got 0 places for the table gates, expected 1"):
+    with pytest.raises(ValueError, match="got 0 markers of the table gates, expected 1"):
         readme.filled("docs/results.md", text.replace("<!-- results: gates -->", ""))
 
 

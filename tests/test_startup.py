@@ -70,7 +70,7 @@ def test_start_is_quick(start: str, tmp_path: Path) -> None:
 def test_ctrl_c_during_imports_ends_with_one_line(entry: list[str], package: str, tmp_path: Path) -> None:
     (tmp_path / f"{package}.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     done = python(*entry, "demo", path=tmp_path, cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "hge: stopped before it began\n")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "hge: interrupted while starting\n")
 
 
 def test_version(tmp_path: Path) -> None:

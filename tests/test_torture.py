@@ -11,7 +11,7 @@ import pytest
 
 from hge.bench.population import Population, Subject
 from torture import __main__ as torture_all
-from torture.__main__ import PARTS, complaints_of, main
+from torture.__main__ import PARTS, failures_in, main
 from torture.bad_inputs import torture_inputs
 from torture.flips import torture_flips
 from torture.kills import torture_kills
@@ -31,7 +31,7 @@ def test_killed_three_times_and_no_byte_differs(tmp_path: Path) -> None:
     found = torture_kills(tmp_path, ignore, [1], [("hge", "paper")])
     assert found["by_kind"] == {"random": 1, "probation": 1, "renaming": 1}
     assert found["with_newcomers"] >= 1
-    assert not complaints_of("kills", found)
+    assert not failures_in("kills", found)
 
 
 @pytest.mark.slow
@@ -39,14 +39,14 @@ def test_bad_inputs_are_told_and_change_nothing(tmp_path: Path) -> None:
     found = torture_inputs(tmp_path, 500, 1, ignore)
     assert found["examples"] >= 500
     assert sum(count for name, count in found["outcomes"].items() if name.endswith("refused")) > 200
-    assert not complaints_of("inputs", found)
+    assert not failures_in("inputs", found)
 
 
 @pytest.mark.slow
 def test_flipped_bytes_are_recognised(tmp_path: Path) -> None:
     found = torture_flips(tmp_path, 150, 1, ignore)
     assert found["outcomes"].keys() == {"refused", "before", "newest"}
-    assert not complaints_of("flips", found)
+    assert not failures_in("flips", found)
 
 
 @pytest.mark.slow
@@ -54,12 +54,12 @@ def test_flipped_bytes_are_recognised(tmp_path: Path) -> None:
 def test_a_long_life_takes_no_more_memory(tmp_path: Path) -> None:
     found = torture_soak(tmp_path, 4_000, 400, 1, ignore)
     assert (found["batches"], found["experts"], len(found["curve"])) == (4_000, 1, 10)
-    assert not complaints_of("soak", found)
+    assert not failures_in("soak", found)
 
 
 @pytest.mark.slow
 def test_the_cost_of_checkpoints_is_measured(tmp_path: Path) -> None:
-    found = torture_saving(tmp_path, experts=2, turns=1, tell=ignore, every=20)
+    found = torture_saving(tmp_path, experts=2, turns=1, log=ignore, every=20)
     assert found["checkpoint_bytes"] > 1_000_000
     assert found["seconds"].keys() == {"with", "without"}
 
@@ -133,7 +133,7 @@ def test_the_documented_memory_of_an_expert(score: Any) -> None:
 def test_what_stands_in_the_results_was_survived() -> None:
     report = json.loads((ROOT / "results" / "torture.json").read_text())
     assert report.keys() == PARTS.keys()
-    assert not [text for name in report for text in complaints_of(name, report[name])]
+    assert not [text for name in report for text in failures_in(name, report[name])]
     assert report["kills"]["kills"] >= 30
     assert report["kills"]["with_newcomers"] >= 1 <= report["kills"]["with_set_aside"]
     assert sum(report["kills"]["between_writing_and_renaming"].values()) >= 1

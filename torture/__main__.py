@@ -29,20 +29,18 @@ EXPERTS, TURNS = 10, 7
 
 Part = Callable[[Path], dict[str, Any]]
 PARTS: dict[str, Part] = {
-    "inputs": lambda folder: torture_inputs(folder, EXAMPLES, SEED, tell),
-    "flips": lambda folder: torture_flips(folder, FLIPS, SEED, tell),
-    "kills": lambda folder: torture_kills(folder, tell, KILL_SEEDS, METHODS),
-    "saving": lambda folder: torture_saving(folder, EXPERTS, TURNS, tell),
-    "soak": lambda folder: torture_soak(folder, SOAK, SOAK_EVERY, SEED, tell),
-    "kills-gpu": lambda folder: torture_kills(
-        folder, tell, KILL_SEEDS[:1], METHODS, device="cuda", workers=GPU_WORKERS
-    ),
+    "inputs": lambda folder: torture_inputs(folder, EXAMPLES, SEED, log),
+    "flips": lambda folder: torture_flips(folder, FLIPS, SEED, log),
+    "kills": lambda folder: torture_kills(folder, log, KILL_SEEDS, METHODS),
+    "saving": lambda folder: torture_saving(folder, EXPERTS, TURNS, log),
+    "soak": lambda folder: torture_soak(folder, SOAK, SOAK_EVERY, SEED, log),
+    "kills-gpu": lambda folder: torture_kills(folder, log, KILL_SEEDS[:1], METHODS, device="cuda", workers=GPU_WORKERS),
 }
 ALWAYS = [name for name in PARTS if name != "kills-gpu" or torch.cuda.is_available()]
 started = time.monotonic()
 
 
-def tell(line: str) -> None:
+def log(line: str) -> None:
     """Print a line of progress."""
     print(f"{time.monotonic() - started:6.0f} s  {line}", flush=True)
 
@@ -68,21 +66,21 @@ def main() -> int:
         seconds = {"total_seconds": round(time.monotonic() - begun, 1)}
         report[name] = found | seconds | on_gpu | {"environment": environment()}
         write_json(arguments.out, report)
-    complaints = [text for name in report for text in complaints_of(name, report[name])]
-    print("\n".join(complaints) or "All of it was survived.")
-    return bool(complaints)
+    failures = [text for name in report for text in failures_in(name, report[name])]
+    print("\n".join(failures) or "All robustness tests passed.")
+    return bool(failures)
 
 
-def complaints_of(name: str, found: dict[str, Any]) -> list[str]:
+def failures_in(name: str, found: dict[str, Any]) -> list[str]:
     """Return the failures in a part's figures."""
-    complaints = [f"{name}: {text}" for text in found.get("wrong", []) + found.get("differences", [])]
+    failures = [f"{name}: {text}" for text in found.get("wrong", []) + found.get("differences", [])]
     if name.startswith("kills"):
-        complaints += [f"{name}: resumed from {place}" for place in found["resumed_from"] if place <= 0]
+        failures += [f"{name}: resumed from {place}" for place in found["resumed_from"] if place <= 0]
     if name == "soak" and not found["flat"]:
-        complaints.append(f"soak: memory grew by {found['growth_bytes']} bytes, handles {found['handles']}")
+        failures.append(f"soak: memory grew by {found['growth_bytes']} bytes, handles {found['handles']}")
     if name == "saving" and found["cost_percent"]["median"] >= 5:
-        complaints.append(f"saving: costs {found['cost_percent']['median']} %")
-    return complaints
+        failures.append(f"saving: costs {found['cost_percent']['median']} %")
+    return failures
 
 
 if __name__ == "__main__":

@@ -19,15 +19,15 @@ from scipy import sparse
 from hge import GatedExperts
 from torture.digest import state_digest
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 FEATURES, CLASSES = 6, 3
 CALLS = ("partial_fit", "fit", "predict", "predict_proba", "predict_expert", "construct", "construct", "load")
 LARGEST_EPOCHS = 2
 
 
-def torture_inputs(folder: Path, examples: int, seed_: int, tell: Tell) -> dict[str, Any]:
+def torture_inputs(folder: Path, examples: int, seed_: int, log: Log) -> dict[str, Any]:
     """Call all methods with generated inputs; return the counts of the outcomes, and all failures."""
-    fuzz = Fuzz(folder, tell)
+    fuzz = Fuzz(folder, log)
 
     @seed(seed_)
     @settings(
@@ -50,13 +50,13 @@ def torture_inputs(folder: Path, examples: int, seed_: int, tell: Tell) -> dict[
 class Fuzz:
     """A model that is called with generated inputs, and checked after each call."""
 
-    def __init__(self, folder: Path, tell: Tell) -> None:
+    def __init__(self, folder: Path, log: Log) -> None:
         rng = np.random.default_rng(0)
         self.X, self.y = rng.random((40, FEATURES), dtype=np.float32), rng.integers(0, CLASSES, 40)
         self.good = GatedExperts(class_capacity=CLASSES + 1, batch_size=8, epochs=1).partial_fit(self.X, self.y)
         self.model = deepcopy(self.good)
         self.digest = state_digest(self.model._learner)
-        self.folder, self.tell = folder, tell
+        self.folder, self.log = folder, log
         self.good.save(folder)
         self.number = 0
         self.outcomes: Counter[str] = Counter()
@@ -71,7 +71,7 @@ class Fuzz:
         if outcome.startswith("wrong"):
             self.wrong.append(f"{call}{shown}: {outcome}")
         if self.number % 1000 == 0:
-            self.tell(f"bad inputs: {self.number}, {len(self.wrong)} wrong")
+            self.log(f"bad inputs: {self.number}, {len(self.wrong)} wrong")
 
     def _call(self, call: str, data: st.DataObject) -> tuple[str, str]:
         arguments = [data.draw(rows(self.X))]

@@ -10,12 +10,12 @@ from torch import Tensor
 from hge.data.scenarios import Scenario
 from hge.learning.learner import Learner
 from hge.learning.routing import Answerer
-from hge.learning.state import Snapshot, take
+from hge.learning.state import Snapshot, take_snapshot
 
 
 def state_digest(learner: Learner) -> str:
     """Return the digest of a learner's whole state."""
-    return snapshot_digest(take(learner))
+    return snapshot_digest(take_snapshot(learner))
 
 
 def snapshot_digest(snapshot: Snapshot) -> str:

@@ -16,10 +16,10 @@ from hge import GatedExperts
 from hge.learning.checkpoint import CheckpointError
 from torture.digest import state_digest
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 
 
-def torture_flips(folder: Path, flips: int, seed: int, tell: Tell) -> dict[str, Any]:
+def torture_flips(folder: Path, flips: int, seed: int, log: Log) -> dict[str, Any]:
     """Save a model twice, then load it with one corrupted file at a time; return the outcomes."""
     newest, before = _save_twice(folder)
     contents = {path: path.read_bytes() for path in sorted(folder.iterdir())}
@@ -36,7 +36,7 @@ def torture_flips(folder: Path, flips: int, seed: int, tell: Tell) -> dict[str, 
         if outcome not in expected:
             wrong.append(f"flip {number} in {path.name}: {outcome}")
         if number % 500 == 499:
-            tell(f"flips: {number + 1}, {dict(outcomes)}, {len(wrong)} wrong")
+            log(f"flips: {number + 1}, {dict(outcomes)}, {len(wrong)} wrong")
     return {"flips": flips, "seed": seed, "outcomes": dict(outcomes), "wrong": wrong}
 
 
@@ -66,10 +66,10 @@ def _load_changed(folder: Path, path: Path, content: bytes, moments: random.Rand
         del changed[place:]
     path.write_bytes(changed)
     try:
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             model = GatedExperts.load(folder)
-        return f"{'before' if told else 'newest'}: {state_digest(model._learner)}"
+        return f"{'before' if caught else 'newest'}: {state_digest(model._learner)}"
     except CheckpointError:
         return "refused"
     except Exception as error:

@@ -19,7 +19,7 @@ from typing import Any
 from hge.experiments.runner import CHECKPOINTS
 from torture.victim import Kind, Order
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 METHODS = (("ge", "default"), ("hge", "default"), ("ge", "paper"), ("hge", "paper"))
 COMPARED = ("events.jsonl", "trace.csv", "final.json")
 LONGEST_WAIT = 0.8
@@ -28,7 +28,7 @@ LONGEST_WAIT = 0.8
 
 def torture_kills(
     folder: Path,
-    tell: Tell,
+    log: Log,
     seeds: Sequence[int],
     methods: Sequence[tuple[str, str]],
     *,
@@ -44,10 +44,10 @@ def torture_kills(
     kills: list[dict[str, Any]] = []
     differences: list[str] = []
     with ThreadPoolExecutor(workers) as together:
-        for deaths, different in together.map(partial(compare, tell=tell), orders):
-            kills += deaths
+        for own, different in together.map(partial(compare, log=log), orders):
+            kills += own
             differences += different
-            tell(f"kills: {len(kills)}, {len(differences)} differences")
+            log(f"kills: {len(kills)}, {len(differences)} differences")
     return {
         "kills": len(kills),
         "by_kind": dict(Counter(kill["kind"] for kill in kills)),
@@ -60,46 +60,46 @@ def torture_kills(
     }
 
 
-def compare(order: Order, tell: Tell) -> tuple[list[dict[str, Any]], list[str]]:
+def compare(order: Order, log: Log) -> tuple[list[dict[str, Any]], list[str]]:
     """Kill a run repeatedly; return the kills, and the files in which it differs from an uninterrupted run."""
     whole, killed = (replace(order, folder=f"{order.folder}-{part}") for part in ("whole", "killed"))
-    follow(whole, random.Random())
+    run_until_end(whole, random.Random())
     name = Path(order.folder).name
-    deaths = chain(killed, random.Random(name), tell)
-    return deaths, [f"{name}: {file}" for file in COMPARED if _bytes(whole, file) != _bytes(killed, file)]
+    kills = kill_repeatedly(killed, random.Random(name), log)
+    return kills, [f"{name}: {file}" for file in COMPARED if _bytes(whole, file) != _bytes(killed, file)]
 
 
-def chain(order: Order, moments: random.Random, tell: Tell) -> list[dict[str, Any]]:
+def kill_repeatedly(order: Order, moments: random.Random, log: Log) -> list[dict[str, Any]]:
     """Kill one run at a random moment, in a delicate state, and between writing and renaming; then let it finish."""
     # GE by default promotes newcomers so soon that no checkpoint falls into their probation; the others do not.
     soon = (order.method, order.recipe) == ("ge", "default")
     delicate: Kind = "set-aside" if soon or order.seed % 3 == 0 else "probation"
     kinds: tuple[Kind, ...] = ("random", delicate, "renaming", "none")
-    deaths: list[dict[str, Any]] = []
+    kills: list[dict[str, Any]] = []
     for kind in kinds:
-        life = follow(replace(order, kind=kind, moment=moments.randrange(3)), moments)
-        if deaths:
-            deaths[-1]["resumed_from"] = life["begun"]
-            tell(f"  {order.method} {order.recipe} {order.seed}: {deaths[-1]['kind']}, resumed from {life['begun']}")
-        if life["ended"]:
-            return deaths
-        deaths.append(life | {"saved": _saved(order)})
-    raise AssertionError(f"{order}: the last life did not come to its end")
+        attempt = run_until_end(replace(order, kind=kind, moment=moments.randrange(3)), moments)
+        if kills:
+            kills[-1]["resumed_from"] = attempt["begun"]
+            log(f"  {order.method} {order.recipe} {order.seed}: {kills[-1]['kind']}, resumed from {attempt['begun']}")
+        if attempt["ended"]:
+            return kills
+        kills.append(attempt | {"saved": _saved(order)})
+    raise AssertionError(f"{order}: the last attempt did not finish")
 
 
-def follow(order: Order, moments: random.Random) -> dict[str, Any]:
+def run_until_end(order: Order, moments: random.Random) -> dict[str, Any]:
     """Run until killed or finished; return what the run reported."""
     process = _start(order)
     facts: dict[str, Any] = {"kind": order.kind, "method": order.method, "recipe": order.recipe, "seed": order.seed}
     assert process.stdout is not None
     for line in process.stdout:
         message = json.loads(line)
-        told = message.pop("told")
-        if told == "begun":
+        event = message.pop("event")
+        if event == "begun":
             facts["begun"] = message["step"]
-        elif told == "dies":
+        elif event == "dies":
             facts |= message
-        elif told == "armed":
+        elif event == "armed":
             time.sleep(moments.uniform(0, LONGEST_WAIT))
             process.kill()
     process.stdout.close()

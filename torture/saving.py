@@ -7,19 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hge.bench.measure import Spread, take_turns
+from hge.bench.measure import Spread, time_turns
 from hge.bench.population import Population, Subject
 from hge.experiments.runner import CHECKPOINT_EVERY
 from hge.learning.checkpoint import Checkpoints
-from hge.learning.state import take
+from hge.learning.state import take_snapshot
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 SUBJECT = Subject("mlp", "28x28", "sketch", "cpu")
 EPOCH = 200
 """Batches of the task before its rows repeat."""
 
 
-def torture_saving(folder: Path, experts: int, turns: int, tell: Tell, every: int = CHECKPOINT_EVERY) -> dict[str, Any]:
+def torture_saving(folder: Path, experts: int, turns: int, log: Log, every: int = CHECKPOINT_EVERY) -> dict[str, Any]:
     """Learn stretches of batches of 128 MNIST-sized images, with a checkpoint after each stretch and without."""
     learners = [Population(SUBJECT) for _ in range(2)]
     for population in learners:
@@ -40,14 +40,14 @@ def torture_saving(folder: Path, experts: int, turns: int, tell: Tell, every: in
     def with_checkpoint() -> None:
         stretch(saved)
         started = time.perf_counter()
-        checkpoints.write(take(saved.learner), {})
+        checkpoints.write(take_snapshot(saved.learner), {})
         writing.append(round(time.perf_counter() - started, 3))
 
     contenders = {"without": lambda: stretch(plain), "with": with_checkpoint}
-    take_turns(contenders, 1, "cpu")  # the first checkpoint also writes the idle experts
-    seconds = take_turns(contenders, turns, "cpu")
+    time_turns(contenders, 1, "cpu")  # the first checkpoint also writes the idle experts
+    seconds = time_turns(contenders, turns, "cpu")
     cost = Spread.of(w / p - 1 for w, p in zip(seconds["with"], seconds["without"], strict=True))
-    tell(f"saving: {100 * cost.median:.2f} % of the throughput")
+    log(f"saving: {100 * cost.median:.2f} % of the throughput")
     return {
         "network": str(SUBJECT),
         "experts": experts,

@@ -12,7 +12,7 @@ import numpy as np
 
 from hge import GatedExperts
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 BATCH_SIZE = 16
 PER_CALL = 20
 """Batches in one call of `partial_fit`."""
@@ -22,7 +22,7 @@ MOST_GROWTH = 8 << 20
 """Largest allowed rise, in bytes, of a straight line fitted to the curve after the warm-up."""
 
 
-def torture_soak(folder: Path, batches: int, every: int, seed: int, tell: Tell) -> dict[str, Any]:
+def torture_soak(folder: Path, batches: int, every: int, seed: int, log: Log) -> dict[str, Any]:
     """Learn, save and predict; measure memory and file handles every `every` batches."""
     rng, model = np.random.default_rng(seed), GatedExperts(batch_size=BATCH_SIZE, class_capacity=4)
     curve, handles, started = [], [], time.monotonic()
@@ -33,7 +33,7 @@ def torture_soak(folder: Path, batches: int, every: int, seed: int, tell: Tell) 
             curve.append((learned, _resident_bytes()))
             handles.append(len(os.listdir("/proc/self/fd")))
             if learned % (10 * every) == 0:
-                tell(f"soak: {learned} batches, {curve[-1][1] / 2**20:.1f} MiB, {handles[-1]} handles")
+                log(f"soak: {learned} batches, {curve[-1][1] / 2**20:.1f} MiB, {handles[-1]} handles")
         model.partial_fit(*_rows(rng))
     curve.append((batches, _resident_bytes()))
     handles.append(len(os.listdir("/proc/self/fd")))

@@ -19,7 +19,7 @@ from hge.core.randomness import Keys
 from hge.experiments.build import build_scenario
 from hge.experiments.recipes import build_config
 from hge.experiments.runner import run
-from hge.experts.optim import repeatable
+from hge.experts.optim import deterministic_algorithms
 from hge.learning.checkpoint import Checkpoints
 from hge.learning.learner import Learner
 from hge.learning.online import Step
@@ -56,7 +56,7 @@ CHECKPOINTS_BEFORE = 4
 """Checkpoints of a process before the one that is interrupted between writing and renaming."""
 
 
-class Death:
+class Killer:
     """Kills this process at the ordered moment."""
 
     def __init__(self, order: Order) -> None:
@@ -72,12 +72,12 @@ class Death:
         """Check after a batch whether the moment has come."""
         self._begin(step.step)
         if self.order.kind == "random" and not self._armed and self.saved:
-            tell("armed")  # the parent process kills this one at a random moment from now on
+            send_event("armed")  # the parent process kills this one at a random moment from now on
             self._armed = True
-        if self._waited_for():
+        if self._state_reached():
             self.countdown = self.order.moment if self.countdown < 0 else self.countdown - 1
             if self.countdown <= 0:
-                self.die(step=step.step)
+                self.kill(step=step.step)
 
     def on_end(self, learner: Learner) -> None:
         """Keep the learner at the end of the stream; a run that resumes there learns no batch."""
@@ -86,7 +86,7 @@ class Death:
 
     def _begin(self, step: int) -> None:
         if not self._begun:
-            tell("begun", step=step)
+            send_event("begun", step=step)
             self._begun = True
 
     def on_checkpoint(self, snapshot: Snapshot) -> None:
@@ -96,39 +96,39 @@ class Death:
         set_aside = sum(expert is None for _, expert, _ in recent)
         self.saved = {"probation": len(snapshot.facts["organisation"]["probations"]), "set-aside": set_aside}
 
-    def die(self, **facts: Any) -> None:
+    def kill(self, **facts: Any) -> None:
         """Report the state, then kill -9."""
-        tell("dies", **facts)
+        send_event("dies", **facts)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def _waited_for(self) -> bool:
+    def _state_reached(self) -> bool:
         return self.saved.get(self.order.kind, 0) > 0
 
 
-def tell(what: str, **facts: Any) -> None:
+def send_event(event: str, **facts: Any) -> None:
     """Report an event to the parent process."""
-    print(json.dumps({"told": what} | facts), flush=True)
+    print(json.dumps({"event": event} | facts), flush=True)
 
 
-def watch(death: Death) -> None:
-    """Notify `death` when checkpoints are written and renamed, and at the end of the stream."""
+def install(killer: Killer) -> None:
+    """Notify `killer` when checkpoints are written and renamed, and at the end of the stream."""
     write, rename, end = Checkpoints.write, Path.replace, Learner.end_stream
 
     def writing(self: Checkpoints, snapshot: Snapshot, facts: Any) -> Path:
         path = write(self, snapshot, facts)
-        death.on_checkpoint(snapshot)
+        killer.on_checkpoint(snapshot)
         return path
 
     def renaming(self: Path, target: Path) -> Path:
-        name = RENAMED[death.order.moment % len(RENAMED)]
-        wanted = death.order.kind == "renaming" and Path(target).name.startswith(name)
-        if wanted and death.checkpoints == CHECKPOINTS_BEFORE:
-            death.die(renaming=Path(target).name.partition("-")[0])
+        name = RENAMED[killer.order.moment % len(RENAMED)]
+        wanted = killer.order.kind == "renaming" and Path(target).name.startswith(name)
+        if wanted and killer.checkpoints == CHECKPOINTS_BEFORE:
+            killer.kill(renaming=Path(target).name.partition("-")[0])
         return rename(self, target)
 
     def ending(self: Learner) -> None:
         end(self)
-        death.on_end(self)
+        killer.on_end(self)
 
     Checkpoints.write, Path.replace = writing, renaming  # type: ignore[method-assign,assignment]
     Learner.end_stream = ending  # type: ignore[method-assign]
@@ -139,13 +139,13 @@ def main(order: Order) -> None:
     torch.set_num_threads(1)
     config = build_config(order.scenario, order.method, order.recipe, epochs_scale=order.epochs_scale)
     config = replace(config, seed=order.seed, device=order.device, deterministic=True)
-    death, folder = Death(order), Path(order.folder)
-    watch(death)
-    run(config, folder, death.on_step, resume=True, checkpoint_every=order.checkpoint_every)
-    assert death.learner is not None
+    killer, folder = Killer(order), Path(order.folder)
+    install(killer)
+    run(config, folder, killer.on_step, resume=True, checkpoint_every=order.checkpoint_every)
+    assert killer.learner is not None
     scenario = build_scenario(config, Keys(config.seed), None)
-    with repeatable(wished=True):
-        final = {"weights": state_digest(death.learner), "answers": answers_digest(death.learner, scenario)}
+    with deterministic_algorithms(enabled=True):
+        final = {"weights": state_digest(killer.learner), "answers": answers_digest(killer.learner, scenario)}
     (folder / "final.json").write_text(json.dumps(final))
 
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from helpers.pool_checks import batch_for
-from hge.baselines.separate import Separate, ToldAnswers
+from hge.baselines.separate import GivenTaskAnswers, Separate
 from hge.baselines.tame import Tame, TameAnswers
 from hge.core.config import OptimiserConfig, RunConfig, ScoreConfig, TameConfig, override
 from hge.core.events import Event, ExpertChanged, ExpertCreated, UpdateSkipped
@@ -185,30 +185,30 @@ def test_separate_keeps_to_the_tasks() -> None:
     learner = Separate(pool, events.append)  # type: ignore[arg-type]
     tasks = [2, 2, 0, 2, 1]
     stream = ((task, Batch(torch.zeros(4, 2), torch.full((4,), task))) for task in tasks)
-    assert [s.expert for s in learner.learn_told(stream)] == [0, 0, 1, 0, 2]
+    assert [s.expert for s in learner.learn_with_tasks(stream)] == [0, 0, 1, 0, 2]
     assert created(events) == [(2, 1), (4, 2)]
     assert pool.learned == [{2}, {0}, {1}]
-    assert ToldAnswers(learner, 0).route(torch.zeros(3, 2), "sample").expert.tolist() == [1, 1, 1]
-    assert ToldAnswers(learner, 1).route(torch.zeros(3, 2), "batch").expert.tolist() == [2]
-    assert ToldAnswers(learner, 7).route(torch.zeros(3, 2), "batch").expert.tolist() == [0], "never seen"
+    assert GivenTaskAnswers(learner, 0).route(torch.zeros(3, 2), "sample").expert.tolist() == [1, 1, 1]
+    assert GivenTaskAnswers(learner, 1).route(torch.zeros(3, 2), "batch").expert.tolist() == [2]
+    assert GivenTaskAnswers(learner, 7).route(torch.zeros(3, 2), "batch").expert.tolist() == [0], "never seen"
 
 
 @pytest.mark.parametrize("kind", [EagerPool, StackedPool])
 def test_separate_trains_in_runs_as_one_by_one(kind: type[EagerPool] | type[StackedPool]) -> None:
     spec = PoolSpec((6,), 3, NETS["mlp"], AUTOENCODERS["mlp"], ScoreConfig(), OptimiserConfig())
-    told, one = (kind(spec, Keys(3), torch.device("cpu")) for _ in range(2))
+    separate, one = (kind(spec, Keys(3), torch.device("cpu")) for _ in range(2))
     tasks = [0, 0, 0, 0, 1, 1, 0, 0]
-    batches = [batch_for(told, seed=step) for step in range(len(tasks))]
+    batches = [batch_for(separate, seed=step) for step in range(len(tasks))]
     batches[2] = Batch(batches[2].x * nan, batches[2].y)
     events: list[Event] = []
-    steps = list(Separate(told, events.append).learn_told(zip(tasks, batches, strict=True)))
+    steps = list(Separate(separate, events.append).learn_with_tasks(zip(tasks, batches, strict=True)))
     one.create(0)
     one.create(1)
     losses = [one.train(task, batch, step) for step, (task, batch) in enumerate(zip(tasks, batches, strict=True))]
     assert repr([s.loss for s in steps]) == repr(losses)
     assert [s.step for s in steps if not s.trained] == [2] == [e.step for e in events if isinstance(e, UpdateSkipped)]
     for expert in range(2):
-        assert torch.equal(told.logits(expert, batches[0].x), one.logits(expert, batches[0].x))
+        assert torch.equal(separate.logits(expert, batches[0].x), one.logits(expert, batches[0].x))
 
 
 @pytest.mark.slow
@@ -283,11 +283,11 @@ def test_tame_forgets_the_same_samples_after_a_checkpoint(tmp_path: Path) -> Non
     for batch in batches[:4]:
         learner.learn(batch)
     checkpoints = Checkpoints(tmp_path)
-    checkpoints.write(learner.take(), {})
+    checkpoints.write(learner.snapshot(), {})
     learner._new_expert()
     learner.config = replace(learner.config, buffer=60)
     learner._share_buffer()
-    checkpoints.write(learner.take(), {})
+    checkpoints.write(learner.snapshot(), {})
     later.config = learner.config
     later.restore(read_checkpoint(tmp_path)[0])
     assert len(learner.experts[0].buffer.kept) < 4

@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 from helpers.places import ROOT
 from hge.bench import plain_training as plain
 from hge.bench.gates import measure_gates
-from hge.bench.measure import Plan, Spread, take_turns
+from hge.bench.measure import Plan, Spread, time_turns
 from hge.bench.plain_training import WARM_UP, Graphed, Model, Sketch, Trainer
-from hge.bench.population import Population, Subject, survey
+from hge.bench.population import Population, Subject, measure_sizes
 from hge.bench.stream import BATCH_SIZE, SyntheticTask
-from hge.bench.suite import PARTS, Wishes, bench
+from hge.bench.suite import PARTS, BenchOptions, bench
 from hge.cli.main import app
 from hge.learning.routing import Answerer
 
@@ -103,7 +103,7 @@ def test_the_stream_is_the_same_for_everybody_and_reshuffled_each_epoch() -> Non
 
 def test_turns_alternate() -> None:
     calls: list[str] = []
-    seconds = take_turns({name: lambda name=name: calls.append(name) for name in "AB"}, 3, "cpu")  # type: ignore[misc]
+    seconds = time_turns({name: lambda name=name: calls.append(name) for name in "AB"}, 3, "cpu")  # type: ignore[misc]
     assert calls == list("ABABAB")
     assert {name: len(own) for name, own in seconds.items()} == {"A": 3, "B": 3}
     assert Spread.of([0.123456]).median == 0.1235
@@ -138,7 +138,9 @@ def test_asking_for_a_shortlist_leaves_the_population_as_it_was() -> None:
 
 @pytest.mark.slow
 def test_costly_scores_are_measured_with_a_shortlist_too() -> None:
-    rows = list(survey(Subject("mlp", "28x28", "autoencoder", "cpu"), (1, 3), [measure_gates], INSTANT, lambda _: None))
+    rows = list(
+        measure_sizes(Subject("mlp", "28x28", "autoencoder", "cpu"), (1, 3), [measure_gates], INSTANT, lambda _: None)
+    )
     assert [(row.experts, row.gate) for row in rows] == [(1, "flat"), (3, "flat"), (3, "shortlist")]
     assert [row.queried for row in rows] == [1, 3, 1]
     assert all(row.right_percent == 100 for row in rows)
@@ -146,7 +148,7 @@ def test_costly_scores_are_measured_with_a_shortlist_too() -> None:
 
 def test_what_does_not_fit_is_left_out_with_a_reason() -> None:
     subject = Subject("mlp", "28x28", "sketch", "cpu")
-    rows = list(survey(subject, (1, 10**9), [], INSTANT, lambda text: None))
+    rows = list(measure_sizes(subject, (1, 10**9), [], INSTANT, lambda text: None))
     assert [row.experts for row in rows] == [10**9]
     assert "GB" in rows[0].reason
 
@@ -155,8 +157,8 @@ def test_what_does_not_fit_is_left_out_with_a_reason() -> None:
 def test_all_parts_fill_their_sections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hge.bench.suite.SHORT", INSTANT)
     saved: list[int] = []
-    wishes = Wishes("cpu", score="sketch", experts=(1, 3), short=True)
-    document = bench(PARTS, wishes, lambda text: None, lambda so_far: saved.append(sum(len(so_far[p]) for p in PARTS)))
+    options = BenchOptions("cpu", score="sketch", experts=(1, 3), short=True)
+    document = bench(PARTS, options, lambda text: None, lambda so_far: saved.append(sum(len(so_far[p]) for p in PARTS)))
     assert saved == list(range(1, len(saved) + 1))  # after every row
     assert json.loads(json.dumps(document, allow_nan=False)) == json.loads(json.dumps(document))
     assert document["protocol"]["device"]
@@ -204,7 +206,9 @@ def test_no_ratio_has_dropped_by_more_than_a_third() -> None:
     recorded = best_ratios(json.loads(RECORDED.read_text()))
     best = dict.fromkeys(recorded, 0.0)
     for _ in range(3):
-        measured = best_ratios(bench(("steps",), Wishes("cpu", short=True), lambda text: None, lambda so_far: None))
+        measured = best_ratios(
+            bench(("steps",), BenchOptions("cpu", short=True), lambda text: None, lambda so_far: None)
+        )
         assert measured.keys() == recorded.keys()
         best = {key: max(best[key], measured[key]) for key in best}
         slower = {key: (recorded[key], best[key]) for key in best if best[key] < 2 / 3 * recorded[key]}

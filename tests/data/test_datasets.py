@@ -21,7 +21,7 @@ from helpers.dataset_files import (
     write_tiny_32px,
     zipped,
 )
-from hge.data.dataset_registry import DATASETS, KNOWN, Known
+from hge.data.dataset_registry import CHECKSUMS, DATASETS, KnownVariant
 from hge.data.datasets import data_folder, find, get, import_files, load, verify
 from hge.data.formats import ImageSet, read_mnist
 
@@ -37,7 +37,7 @@ def write_all(folder: Path) -> None:
 
 
 def test_the_five_sets_are_known() -> None:
-    assert tuple(DATASETS) == tuple(KNOWN) == NAMES
+    assert tuple(DATASETS) == tuple(CHECKSUMS) == NAMES
 
 
 def test_data_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_sets_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_missing_set_says_in_one_line_what_to_put_where(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ValueError, match=rf"is not there: put .* into .*, or run `hge data get {name}`$") as raised:
+    with pytest.raises(ValueError, match=rf"was not found: put .* into .*, or run `hge data get {name}`$") as raised:
         load(name, tmp_path)
     assert "\n" not in str(raised.value)
     assert str(tmp_path) in str(raised.value)
@@ -142,12 +142,12 @@ def test_verify_compares_each_array(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for part, labels in (("train", images.train_labels), ("test", images.test_labels)):
         arrays |= {f"{part} labels": labels, f"{part} coarse": coarse[labels]}
     sums = {name: hashlib.sha256(array.astype(np.uint8).tobytes()).hexdigest() for name, array in arrays.items()}
-    known = Known("official", sums)
-    assert set(known.sha256) == set(KNOWN["cifar100"].sha256)
-    monkeypatch.setitem(KNOWN, "cifar100", known)
+    known = KnownVariant("official", sums)
+    assert set(known.sha256) == set(CHECKSUMS["cifar100"].sha256)
+    monkeypatch.setitem(CHECKSUMS, "cifar100", known)
     assert verify("cifar100", tmp_path).ok
     for key in known.sha256:
-        monkeypatch.setitem(KNOWN, "cifar100", Known("official", known.sha256 | {key: "0"}))
+        monkeypatch.setitem(CHECKSUMS, "cifar100", KnownVariant("official", known.sha256 | {key: "0"}))
         verdict = verify("cifar100", tmp_path)
         assert not verdict.ok
         assert f"differs in {key} from" in verdict.detail
@@ -215,7 +215,7 @@ def test_import_does_not_overwrite_another_set(tmp_path: Path) -> None:
     write_cifar100(tmp_path / "source" / "cifar-100-python")
     write_mnist(tmp_path / "folder" / "MNIST" / "raw", seed=1)
     before = load("mnist", tmp_path / "folder").train_images.copy()
-    with pytest.raises(ValueError, match="holds something else than"):
+    with pytest.raises(ValueError, match="contains other data than"):
         import_files(tmp_path / "source", tmp_path / "folder")
     now = read_mnist(tmp_path / "folder" / "MNIST" / "raw", "", DIGITS).train_images  # past the cache of `load`
     np.testing.assert_array_equal(now, before)
@@ -223,9 +223,9 @@ def test_import_does_not_overwrite_another_set(tmp_path: Path) -> None:
 
 
 def test_import_of_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no known data set there, expected one of MNIST/raw, MNIST"):
+    with pytest.raises(ValueError, match="no known data set found, expected one of MNIST/raw, MNIST"):
         import_files(tmp_path, tmp_path / "folder")
-    with pytest.raises(ValueError, match="no known data set there"):
+    with pytest.raises(ValueError, match="no known data set found"):
         import_files(tmp_path / "missing.zip", tmp_path / "folder")
 
 
@@ -247,7 +247,7 @@ def test_get_offline_says_in_one_line_which_file_to_put_where(
         get(name, tmp_path, progress=progress)
     message = str(raised.value)
     assert "\n" not in message
-    assert f"put the file from {download.url} at {tmp_path / download.place}" in message
+    assert f"put the file from {download.url} at {tmp_path / download.path}" in message
     assert calls == [download.url] * 3
 
 

@@ -59,15 +59,18 @@ GOOD = idx(np.zeros((2, 3), np.uint8))
 @pytest.mark.parametrize(
     ("raw", "why"),
     [
-        (b"", "begins with nothing"),
-        (GOOD[:6], "begins with 00000802"),
+        (b"", "starts with nothing"),
+        (GOOD[:6], "starts with 00000802"),
         (GOOD[:-1], "5 bytes after the header, expected 6"),
         (GOOD + b"\0", "7 bytes after the header, expected 6"),
-        (b"\0\0\x0d" + GOOD[3:], "begins with 00000d02"),
-        (b"\0\0\x08\0", "begins with 00000800"),
-        (b"<html>not found", "begins with 3c68746d"),
-        (gzip.compress(GOOD, mtime=0)[:-6], "not a whole gzip file"),
-        (gzip.compress(GOOD, mtime=0)[:12] + b"\xff\xff" + gzip.compress(GOOD, mtime=0)[14:], "not a whole gzip file"),
+        (b"\0\0\x0d" + GOOD[3:], "starts with 00000d02"),
+        (b"\0\0\x08\0", "starts with 00000800"),
+        (b"<html>not found", "starts with 3c68746d"),
+        (gzip.compress(GOOD, mtime=0)[:-6], "not a complete gzip file"),
+        (
+            gzip.compress(GOOD, mtime=0)[:12] + b"\xff\xff" + gzip.compress(GOOD, mtime=0)[14:],
+            "not a complete gzip file",
+        ),
     ],
 )
 def test_broken_idx_is_an_error_that_names_the_file(tmp_path: Path, raw: bytes, why: str) -> None:
@@ -214,7 +217,7 @@ def test_broken_archives_are_errors_that_name_the_file(tmp_path: Path, damage: C
     write_cifar10(folder)
     archive = tar(folder)
     archive.write_bytes(damage(archive.read_bytes()))
-    with pytest.raises(ValueError, match=named(archive) + "not a whole tar.gz file"):
+    with pytest.raises(ValueError, match=named(archive) + "not a complete tar.gz file"):
         read_cifar10(archive)
 
 
@@ -305,11 +308,11 @@ def test_tiny_imagenet_without_words_is_named_by_wnids(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "raw", "why"),
     [
-        ("train/n01/images/n01_1.JPEG", jpeg(9)[:-200], "not a whole JPEG image"),
-        ("train/n01/images/n01_1.JPEG", b"GIF89a", "not a whole JPEG image"),
+        ("train/n01/images/n01_1.JPEG", jpeg(9)[:-200], "not a complete JPEG image"),
+        ("train/n01/images/n01_1.JPEG", b"GIF89a", "not a complete JPEG image"),
         ("train/n05/images/n05_0.JPEG", jpeg(9), "of class 'n05', expected one of those in wnids.txt"),
-        ("val/images/val_1.JPEG", jpeg(9), "stands in only one of"),
-        ("val/images/val_0.JPEG", None, "stands in only one of"),
+        ("val/images/val_1.JPEG", jpeg(9), "is in only one of"),
+        ("val/images/val_0.JPEG", None, "is in only one of"),
         ("wnids.txt", None, "is missing"),
         ("wnids.txt", b"\xff\xfe", "not a text file"),
         ("val/val_annotations.txt", None, "is missing"),

@@ -35,7 +35,7 @@ def test_a_line_makes_a_learner_that_goes_on_where_it_was_stopped(name: str) -> 
     whole, first, second = made(), made(), made()
     steps = list(whole.learn_all(batches(0, 40)))
     list(first.learn_all(batches(0, 17)))
-    second.restore(first.take())
+    second.restore(first.snapshot())
     assert second.steps == 17
     assert repr(list(second.learn_all(batches(17, 40)))) == repr(steps[17:])
     whole.end_stream()

@@ -100,7 +100,7 @@ def full_from(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
 def test_a_full_disk_costs_a_checkpoint_but_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = outcome(tmp_path / "whole", run(config_of("ge"), tmp_path / "whole"))
     full_from(monkeypatch, 8)
-    with pytest.warns(UserWarning, match=r"checkpoint at batch \d+: No space left on device; the run goes on"):
+    with pytest.warns(UserWarning, match=r"checkpoint at batch \d+: No space left on device; the run continues"):
         result = run(config_of("ge"), tmp_path / "full", checkpoint_every=41)
     assert outcome(tmp_path / "full", result) == expected
 
@@ -156,8 +156,8 @@ def test_the_command_says_which_file_and_what_to_do(tmp_path: Path) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, preexec_fn=limited, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "checkpoint at batch 50: File too large; the run goes on" in done.stderr
-    assert "trace.csv: File too large; --resume goes on from the last checkpoint" in done.stderr
+    assert "checkpoint at batch 50: File too large; the run continues" in done.stderr
+    assert "trace.csv: File too large; --resume continues from the last checkpoint" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -14,8 +14,8 @@ from helpers.places import ROOT
 from hge.experiments.paper_tables import Cell, paper_table
 from hge.experiments.recipes import build_config
 from hge.experiments.results import (
-    FIGURES,
     FORMATS,
+    REQUIRED_FIGURES,
     Line,
     as_json,
     as_latex,
@@ -26,7 +26,7 @@ from hge.experiments.results import (
     read_results,
 )
 
-WHOLE = dict.fromkeys(FIGURES, 0)
+WHOLE = dict.fromkeys(REQUIRED_FIGURES, 0)
 """What a file must have to be read."""
 
 

@@ -19,7 +19,7 @@ from helpers.manifests import sealed
 from hge.core.config import override
 from hge.experiments.recipes import build_config
 from hge.experiments.runner import CHECKPOINTS, run
-from hge.experts.joint.calibration import Effort
+from hge.experts.joint.calibration import FitBudget
 
 EVERY = 41
 
@@ -91,9 +91,9 @@ def test_a_joint_that_looks_at_a_part_of_the_rows_goes_on_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """How much it looks at, and of how many features, is no part of a checkpoint: both hang on the replay alone."""
-    monkeypatch.setattr("hge.experts.joint.calibration.ROUGH", Effort(rows=150, iterations=10))
-    monkeypatch.setattr("hge.experts.joint.calibration.FULL", Effort(rows=300, iterations=20))
-    monkeypatch.setattr("hge.experts.joint.calibration.FEATURES_IN_ALL", 60)
+    monkeypatch.setattr("hge.experts.joint.calibration.ROUGH", FitBudget(rows=150, iterations=10))
+    monkeypatch.setattr("hge.experts.joint.calibration.FULL", FitBudget(rows=300, iterations=20))
+    monkeypatch.setattr("hge.experts.joint.calibration.MAX_FEATURES_TOTAL", 60)
     config = override(config_of("ge", "best"), "track=true")
     expected = outcome(tmp_path / "whole", run(config, tmp_path / "whole"))
     with pytest.raises(CutOffError):

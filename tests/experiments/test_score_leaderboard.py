@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from hge.cli.main import app
 from hge.core.randomness import Keys
-from hge.data.holdout import content_part, for_choosing
+from hge.data.holdout import content_part, validation_scenario
 from hge.experiments.build import build_scenario
 from hge.experiments.recipes import build_config
 from hge.experiments.score_leaderboard import gates, group_rows
@@ -64,7 +64,7 @@ def test_the_validation_part_is_a_tenth_that_nobody_trains_on() -> None:
     config = replace(build_config("split-digits"), device="cpu")
     whole, chosen = (
         build_scenario(config, Keys(0), None),
-        for_choosing(build_scenario(config, Keys(0), None)),
+        validation_scenario(build_scenario(config, Keys(0), None)),
     )
     for before, after in zip(whole.tasks, chosen.tasks, strict=True):
         train, held = set(after.train.rows.tolist()), set(after.test.rows.tolist())

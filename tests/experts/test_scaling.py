@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from hge import GatedExperts
-from hge.experts.scaling import FARTHEST, Standardise
+from hge.experts.scaling import MAX_DEVIATIONS, Standardise
 
 
 def test_statistics_are_those_of_all_rows_whatever_the_batches() -> None:
@@ -42,7 +42,7 @@ def test_an_outlier_moves_the_statistics_by_little() -> None:
     scale(torch.full((1, 4), 1e30))
     assert ((scale.mean - before[0]).abs() < 0.01).all()
     assert (scale.variance < 1.2 * before[1]).all()
-    assert scale.eval()(torch.full((1, 4), 1e30)).tolist() == [[FARTHEST] * 4]
+    assert scale.eval()(torch.full((1, 4), 1e30)).tolist() == [[MAX_DEVIATIONS] * 4]
 
 
 @given(
@@ -59,7 +59,7 @@ def test_outputs_are_finite_whatever_comes(rows: int, exponent: int, shift: floa
     for part in (x, x.flip(0), torch.full((1, 3), 3e38)):
         out = scale(part)
         assert out.isfinite().all()
-        assert out.abs().max() <= FARTHEST
+        assert out.abs().max() <= MAX_DEVIATIONS
         assert scale.variance.isfinite().all()
 
 

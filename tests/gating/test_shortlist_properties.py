@@ -20,7 +20,7 @@ from hge.gating.shortlist import Shortlist, rank, shortest
 from hge.gating.tree import FloatArray
 from hge.learning.learner import Learner
 from hge.learning.routing import Answerer
-from hge.learning.state import restore, take
+from hge.learning.state import restore, take_snapshot
 
 tables = st.integers(2, 9).flatmap(
     lambda experts: st.integers(1, 6).flatmap(
@@ -100,7 +100,7 @@ def test_a_restored_learner_keeps_its_lengths_and_goes_on_alike(spec: PoolSpec, 
         first, before = learner_of(config, pool, spec)
         list(first.learn_all(BATCHES[:moment]))
         second, after = learner_of(config, pool, spec)
-        restore(second, through_json(take(first)))
+        restore(second, through_json(take_snapshot(first)))
         assert lengths(second) == lengths(first)
         assert lengths(second)[0] >= 1
         assert repr(list(second.learn_all(BATCHES[moment:]))) == repr(steps[moment:])

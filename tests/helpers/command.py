@@ -1,4 +1,4 @@
-"""The command `hge`, called where the test is: a process of its own takes seconds to start."""
+"""The `hge` command, called in the process of the test: a new process takes seconds to start."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hge.cli.main import main
 
 
 def hge(*arguments: str, cwd: Path, columns: int = 120) -> CompletedProcess[str]:
-    """Do what `python -m hge` does, and leave signals, folder and environment as they were."""
-    out, err, heeded = io.StringIO(), io.StringIO(), signal.getsignal(signal.SIGTERM)
+    """Run the command as `python -m hge` does; signal handlers, folder and environment are restored."""
+    out, err, handler = io.StringIO(), io.StringIO(), signal.getsignal(signal.SIGTERM)
     here = patch("sys.argv", ["hge", *arguments]), patch.dict(os.environ, COLUMNS=str(columns))
     try:
         with here[0], here[1], chdir(cwd), redirect_stdout(out), redirect_stderr(err):
@@ -23,5 +23,5 @@ def hge(*arguments: str, cwd: Path, columns: int = 120) -> CompletedProcess[str]
     except SystemExit as end:
         return CompletedProcess(arguments, int(end.code or 0), out.getvalue(), err.getvalue())
     finally:
-        signal.signal(signal.SIGTERM, heeded)
-    raise AssertionError("the command ends by telling its exit code")
+        signal.signal(signal.SIGTERM, handler)
+    raise AssertionError("the command must exit with a code")

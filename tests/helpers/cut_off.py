@@ -1,4 +1,4 @@
-"""Short runs that are cut off, and what they leave."""
+"""Short runs that are interrupted, and the files they leave."""
 
 from __future__ import annotations
 

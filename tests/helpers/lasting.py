@@ -1,4 +1,4 @@
-"""What of a result a second run of the same settings must bring back."""
+"""The part of a result that a second run with the same settings reproduces."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def lasting(result: dict[str, Any]) -> dict[str, Any]:
-    """Leave out the clock's figures, and what tells of the machine."""
+    """Return the result without timings and without the description of the machine."""
     kept = {name: value for name, value in result.items() if name not in ("samples_per_second", "protocol")}
     if "cost" in kept:
         kept["cost"] = {name: _counted(value) for name, value in kept["cost"].items()}

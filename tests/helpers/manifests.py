@@ -1,4 +1,4 @@
-"""Manifests of checkpoints, by somebody who knows how to make the checksum right."""
+"""Manifests of checkpoints with a valid checksum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the repository's files are."""
+"""Paths of the repository's files."""
 
 from __future__ import annotations
 

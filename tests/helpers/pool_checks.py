@@ -86,7 +86,7 @@ def check_order_of_other_work_does_not_matter(make: MakePool) -> None:
     for pool in (one, other):
         pool.create(0)
         pool.train(0, batch_for(pool, seed=53), step=2)
-        pool.settle()  # the sketches' space is drawn from the first rows
+        pool.finish_deferred()  # the sketches' space is drawn from the first rows
         pool.create(1)
     first, second = batch_for(one, seed=54), batch_for(one, seed=55, shift=1.0)
     one.train(0, first, step=3)
@@ -162,12 +162,12 @@ def check_sketches_are_cheap_scores_and_change_nothing(make: MakePool) -> None:
 def check_settling_twice_is_settling_once(make: MakePool) -> None:
     pool = make()
     pool.create(0)
-    pool.settle()  # nothing was learned: nothing is settled
+    pool.finish_deferred()  # nothing was learned: nothing is settled
     pool.train(0, batch_for(pool, seed=1), step=0)
-    pool.settle()
+    pool.finish_deferred()
     shared, x = pool.shared_state(), batch_for(pool, seed=2).x
     scores = pool.scores([0], x)
-    pool.settle()
+    pool.finish_deferred()
     np.testing.assert_array_equal(scores, pool.scores([0], x))
     again = pool.shared_state()
     assert again.keys() == shared.keys()

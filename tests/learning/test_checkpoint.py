@@ -19,13 +19,13 @@ from hge import GatedExperts
 from hge.experiments.recipes import build_config
 from hge.experiments.runner import run
 from hge.learning.checkpoint import CheckpointError, Checkpoints, read_checkpoint
-from hge.learning.state import Snapshot, restore, take
+from hge.learning.state import Snapshot, restore, take_snapshot
 
 
 def snapshot(batches: int, name: str = "sticky") -> Snapshot:
     learner, _ = learner_of(SETTINGS[name], "stacked", MLP)
     list(learner.learn_all(BATCHES[:batches]))
-    return take(learner)
+    return take_snapshot(learner)
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     learner, _ = learner_of(SETTINGS["sticky"], "stacked", MLP)
     for start, stop in ((0, 20), (20, 45), (45, 50)):
         list(learner.learn_all(BATCHES[start:stop]))
-        checkpoints.write(take(learner), {"position": stop})
+        checkpoints.write(take_snapshot(learner), {"position": stop})
     return path
 
 
@@ -147,7 +147,7 @@ def test_another_life_in_the_same_folder_changes_nothing_of_the_old_one(tmp_path
     for seed in (1, 2):
         learner, _ = learner_of(SETTINGS["sticky"], "stacked", MLP)
         list(learner.learn_all(BATCHES[seed : seed + 12]))
-        Checkpoints(tmp_path).write(take(learner), {"seed": seed})
+        Checkpoints(tmp_path).write(take_snapshot(learner), {"seed": seed})
     read, facts = read_checkpoint(tmp_path)
     assert facts == {"seed": 2}
     assert torch.equal(read.experts[0]["pool.net.1.weight"], learner.pool.state(0)["net.1.weight"])

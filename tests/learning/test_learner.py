@@ -37,7 +37,7 @@ class ScriptedPool:
     """Experts without networks. A batch carries its task; an expert's loss is low on tasks it was trained on."""
 
     device = torch.device("cpu")
-    asks_all_at_once = False
+    scores_all_at_once = False
     scores_are_costly = False
 
     def __init__(self) -> None:
@@ -480,7 +480,7 @@ def test_a_pool_that_asks_all_at_once_is_asked_once_a_batch_and_nothing_else_cha
     config = replace(SMALL, organisation=organisation)
     stream = "AAAAAA" + "BBB" + "B" * 9 + "CCCCCC" + "C" * 9 + "ABCABC"
     one_by_one, at_once = ScriptedPool(), ScriptedPool()
-    at_once.asks_all_at_once = True
+    at_once.scores_all_at_once = True
     expected, events = learn(stream, config, one_by_one)
     learner, same_events = learn(stream, config, at_once)
     assert same_events == events

@@ -17,7 +17,7 @@ from hge.core.events import ExpertRolledBack
 from hge.core.types import Batch
 from hge.experts.pool_spec import PoolSpec
 from hge.learning.learner import Learner
-from hge.learning.state import restore, take
+from hge.learning.state import restore, take_snapshot
 
 BATCHES = list(stream("0102", 30))
 BROKEN_AT = 21
@@ -114,7 +114,7 @@ def test_the_last_good_state_survives_a_resume() -> None:
     first, before = learner_of(SETTINGS["sticky"], "stacked", MLP)
     list(first.learn_all(BATCHES[: BROKEN_AT - 2]))
     second, after = learner_of(SETTINGS["sticky"], "stacked", MLP)
-    restore(second, take(first))
+    restore(second, take_snapshot(first))
     list(second.learn_all(breaking(second, "net.", BROKEN_AT - 2)))
     assert repr(before + after) == repr(expected)
     assert all(

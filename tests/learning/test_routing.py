@@ -156,7 +156,7 @@ def test_a_pool_that_is_asked_for_all_at_once_routes_alike(
     def counted(ask: Callable[..., Any]) -> Callable[..., Any]:
         return lambda pool, experts, *args, **kw: (calls.append(len(experts)), ask(pool, experts, *args, **kw))[1]
 
-    monkeypatch.setattr(EagerPool, "asks_all_at_once", True)
+    monkeypatch.setattr(EagerPool, "scores_all_at_once", True)
     for name in ("scores", "batch_scores", "sketches"):
         monkeypatch.setattr(EagerPool, name, counted(getattr(EagerPool, name)))
     routed = [answerer.route(x, routing) for routing in ("sample", "batch")]  # type: ignore[arg-type]

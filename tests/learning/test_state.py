@@ -9,7 +9,7 @@ import torch
 
 from helpers.small_learners import BATCHES, CLASSES, MLP, POOLS, SETTINGS, VAE, learner_of, through_json
 from hge.experts.pool_spec import PoolSpec
-from hge.learning.state import restore, take
+from hge.learning.state import restore, take_snapshot
 
 MOMENTS = (1, 17, 33, 36, 45, 61, 64, 100)
 """In the middle of a task, with batches set aside (32 to 35, 61 …), on probation (36), at an end."""
@@ -26,13 +26,13 @@ def test_the_rest_is_as_if_nothing_had_happened(name: str, pool: str) -> None:
         first, before = learner_of(SETTINGS[name], pool, MLP)
         list(first.learn_all(BATCHES[:moment]))
         second, after = learner_of(SETTINGS[name], pool, MLP)
-        restore(second, through_json(take(first)))
+        restore(second, through_json(take_snapshot(first)))
         assert repr(list(second.learn_all(BATCHES[moment:]))) == repr(steps[moment:])
         assert repr(before + after) == repr(expected)
         for expert in range(len(whole.experts)):
             states = [learner.pool.state(expert) for learner in (whole, second)]
             assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
-        assert take(second).facts == take(whole).facts
+        assert take_snapshot(second).facts == take_snapshot(whole).facts
         seen += any(entry.high_loss for entry in first.recent)
     assert seen >= 2, "some moments must fall where batches are set aside"
 
@@ -46,7 +46,7 @@ def test_other_scores_go_on_alike(spec: PoolSpec) -> None:
     first, _ = learner_of(config, "stacked", spec)
     list(first.learn_all(BATCHES[:50]))
     second, _ = learner_of(config, "stacked", spec)
-    restore(second, through_json(take(first)))
+    restore(second, through_json(take_snapshot(first)))
     assert repr(list(second.learn_all(BATCHES[50:]))) == repr(steps[50:])
 
 
@@ -55,7 +55,7 @@ def test_a_snapshot_stays_as_it_was_taken() -> None:
     taken, as_taken = [], []
     for batch in BATCHES:
         learner.learn(batch)
-        taken.append(take(learner).facts)
+        taken.append(take_snapshot(learner).facts)
         as_taken.append(json.dumps(taken[-1]))
     assert [json.dumps(facts) for facts in taken] == as_taken
 
@@ -69,5 +69,5 @@ def test_taking_a_snapshot_changes_nothing() -> None:
     for number, batch in enumerate(BATCHES):
         taken += list(watched.learn_all([batch]))
         if number % 7 == 0:
-            take(watched)
+            take_snapshot(watched)
     assert repr(taken) == repr(steps)

@@ -34,7 +34,7 @@ def tracked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
 def test_our_own_results_make_a_page_by_themselves(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "results", tmp_path / "results")
     page = write_overview(tmp_path / "results").read_text()
-    for title in ("Table 1.", "Table 5.", "All runs", "Trees", "Who should answer?", "Speed", "Memory of a long run"):
+    for title in ("Table 1.", "Table 5.", "All runs", "Trees", "Comparison of scores", "Speed", "Memory of a long run"):
         assert title in page
     assert "average incremental accuracy" in page, "some of ours were tracked"
     assert not re.search(r'(src|href)="(?!#|data:)', page), "nothing is fetched from elsewhere"
@@ -139,7 +139,7 @@ def test_the_command_takes_a_run_or_a_folder_of_results(tracked: Any, tmp_path: 
     (tmp_path / "empty").mkdir()
     done = hge("report", "empty", cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "empty: no results there; expected the folder of a finished run, or one with results" in done.stderr
+    assert "empty: no results found; expected the folder of a finished run, or one with results" in done.stderr
 
 
 def test_a_low_accuracy_is_not_cut_off_whatever_the_panel(monkeypatch: pytest.MonkeyPatch) -> None:

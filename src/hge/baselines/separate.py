@@ -57,13 +57,13 @@ class Separate:
 
     def learn_all(self, batches: Iterable[Batch]) -> Iterator[Step]:
         """Learn the batches in order, each with the expert of its task."""
-        return self.learn_told((self.current_task(), batch) for batch in batches)
+        return self.learn_with_tasks((self.current_task(), batch) for batch in batches)
 
-    def learn_told(self, stream: Iterable[tuple[int, Batch]]) -> Iterator[Step]:
+    def learn_with_tasks(self, stream: Iterable[tuple[int, Batch]]) -> Iterator[Step]:
         """Learn (task, batch) pairs in order; consecutive batches of one task are learned in fast runs."""
-        for task, told in groupby(stream, key=itemgetter(0)):
+        for task, group in groupby(stream, key=itemgetter(0)):
             expert = self._expert_for(task)
-            yield from self._learn(expert, (batch.to(self.pool.device) for _, batch in told))
+            yield from self._learn(expert, (batch.to(self.pool.device) for _, batch in group))
 
     def _expert_for(self, task: int) -> int:
         if not self.expert_of:
@@ -87,13 +87,13 @@ class Separate:
                 items = zip(count(self.steps), waiting, strict=False)
                 for loss in self.pool.train_run(expert, items, NO_BOUND, epsilon=0.0):
                     pulled.popleft()
-                    yield self._told(expert, loss)
+                    yield self._step(expert, loss)
                 if pulled:
                     pulled.popleft()
                     self.emit(UpdateSkipped(self.steps, expert, self.steps))
-                    yield self._told(expert, nan)
+                    yield self._step(expert, nan)
 
-    def _told(self, expert: int, loss: float) -> Step:
+    def _step(self, expert: int, loss: float) -> Step:
         trained = ((self.steps, expert),) if isfinite(loss) else ()
         self.steps += 1
         self.batches[expert] += 1
@@ -108,7 +108,7 @@ class Separate:
 
     def answers_for(self, task: int) -> Answers:
         """Return an object that predicts test rows of a task."""
-        return ToldAnswers(self, task)
+        return GivenTaskAnswers(self, task)
 
     def _new_expert(self) -> int:
         expert = len(self.experts)
@@ -118,8 +118,8 @@ class Separate:
         self.tree.add(expert)
         return expert
 
-    def take(self) -> Snapshot:
-        """Copy the state; must not be called while `learn_told` is running."""
+    def snapshot(self) -> Snapshot:
+        """Copy the state; must not be called while `learn_with_tasks` is running."""
         facts = {
             "steps": self.steps,
             "active": self.active,
@@ -141,7 +141,7 @@ class Separate:
 
 
 @dataclass(frozen=True)
-class ToldAnswers:
+class GivenTaskAnswers:
     """Predicts test data of one given task."""
 
     learner: Separate

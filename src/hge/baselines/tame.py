@@ -37,7 +37,7 @@ from hge.core.events import Emit, ExpertChanged, ExpertCreated, UpdateSkipped
 from hge.core.randomness import Keys
 from hge.core.types import Batch
 from hge.experts.pool import ExpertPool
-from hge.experts.replay import Remembered, Replay
+from hge.experts.replay import Replay, ReplayBatch
 from hge.gating.tree import FloatArray, Routes, Tree
 from hge.learning.online import Answers, Routing, Setting, Step
 from hge.learning.routing import ROWS_AT_ONCE, ask
@@ -165,10 +165,10 @@ class Tame:
     def _switch(self, batch: Batch, loss: float) -> float:
         """Activate an expert whose smoothed loss is within its bound, or a new one; return its loss."""
         losses = {e.id: loss if e is self.active else self._loss(e, batch) for e in self.experts}
-        fitting = [e for e in self.experts if e.losses.smoothed_with(losses[e.id]) <= e.losses.bound]
+        within_bound = [e for e in self.experts if e.losses.smoothed_with(losses[e.id]) <= e.losses.bound]
         previous = self.active
-        if fitting:
-            self.active = min(fitting, key=lambda e: losses[e.id])
+        if within_bound:
+            self.active = min(within_bound, key=lambda e: losses[e.id])
         else:
             self.active = self._new_expert()
             losses[self.active.id] = self._loss(self.active, batch)
@@ -189,7 +189,7 @@ class Tame:
         if len(batch) > self.batch_rows:
             self.batch_rows = len(batch)
             self._share_buffer()
-        expert.buffer.add(Remembered(self.steps, batch), self.keys.integer("replay", self.steps, expert.id))
+        expert.buffer.add(ReplayBatch(self.steps, batch), self.keys.integer("replay", self.steps, expert.id))
         return ((self.steps, expert.id),)
 
     def _new_expert(self) -> TameExpert:
@@ -217,7 +217,7 @@ class Tame:
             del expert.buffer.kept[batches:]
             expert.buffer.capacity = batches
 
-    def take(self) -> Snapshot:
+    def snapshot(self) -> Snapshot:
         """Copy the state, without the selector, which is trained at the end of the stream."""
         experts = [self.pool.state(e.id) for e in self.experts]
         for expert, own in zip(self.experts, experts, strict=True):
@@ -254,7 +254,7 @@ class Tame:
             expert.losses.recent.extend(fact["recent"])
             expert.losses.smoothed, expert.buffer.seen = fact["smoothed"], fact["seen"]
             batches = [get_batch(own, f"buffer.{place}", device) for place in range(len(fact["remembered"]))]
-            expert.buffer.kept = [Remembered(s, b) for s, b in zip(fact["remembered"], batches, strict=True)]
+            expert.buffer.kept = [ReplayBatch(s, b) for s, b in zip(fact["remembered"], batches, strict=True)]
 
 
 @dataclass(frozen=True)

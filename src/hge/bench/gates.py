@@ -14,7 +14,7 @@ from hge.bench.population import Population, Subject
 from hge.learning.learner import Learner
 from hge.learning.routing import Answerer
 
-ASKED = 16
+ROUTED_BATCHES = 16
 """Batches that are routed in turn, each of a different task; fewer if there are fewer tasks."""
 
 
@@ -45,7 +45,7 @@ class Gate:
         """Route the next batch."""
         self.answerer.route(next(self._next), "batch")
 
-    def verdict(self, owners: Sequence[int]) -> tuple[float, float]:
+    def statistics(self, owners: Sequence[int]) -> tuple[float, float]:
         """Return the mean number of experts queried, and the percentage of batches routed to their owners."""
         routes = [self.answerer.route(x, "batch") for x in self.batches]
         right = [int(r.expert[0]) == owner for r, owner in zip(routes, owners, strict=True)]
@@ -58,11 +58,11 @@ def measure_gates(population: Population, plan: Plan) -> Iterator[GateRow]:
     No gate evaluates the experts' networks, so a population of small networks can be measured in place of large ones.
     """
     subject, device = population.subject, population.subject.device
-    owners = np.unique(np.linspace(0, population.size - 1, ASKED).astype(int)).tolist()
+    owners = np.unique(np.linspace(0, population.size - 1, ROUTED_BATCHES).astype(int)).tolist()
     batches = [next(population.task(owner, batches=1).batches(0, 1)).x for owner in owners]
     gates = {"flat": Gate(population.learner, batches)}
     if population.learner.pool.scores_are_costly and population.size > 1:
         gates["shortlist"] = Gate(population.with_shortlist(), batches)
     for name, seconds in time_calls(gates, plan, device).items():
-        queried, right = gates[name].verdict(owners)
+        queried, right = gates[name].statistics(owners)
         yield GateRow(subject, population.size, name, Spread.of(1e3 * s for s in seconds), queried, right)

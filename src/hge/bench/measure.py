@@ -52,7 +52,7 @@ class Spread:
         return cls(*(float(f"{f(numbers):.4g}") for f in (np.median, np.min, np.max)))
 
 
-def take_turns(turns: Mapping[str, Callable[[], object]], repeats: int, device: str) -> dict[str, list[float]]:
+def time_turns(turns: Mapping[str, Callable[[], object]], repeats: int, device: str) -> dict[str, list[float]]:
     """Run the contenders in turns, A B A B; return the seconds of each contender's turns."""
     seconds: dict[str, list[float]] = {name: [] for name in turns}
     for _ in range(repeats):
@@ -68,10 +68,10 @@ def time_calls(calls: Mapping[str, Callable[[], object]], plan: Plan, device: st
     times, turns = {}, {}
     for name, call in calls.items():
         call()  # compiles, captures, allocates
-        once = take_turns({name: call}, 1, device)[name][0]
+        once = time_turns({name: call}, 1, device)[name][0]
         times[name] = max(1, round(plan.call_seconds / once))
         turns[name] = _repeated(call, times[name])
-    seconds = take_turns(turns, plan.repeats, device)
+    seconds = time_turns(turns, plan.repeats, device)
     return {name: [s / times[name] for s in own] for name, own in seconds.items()}
 
 

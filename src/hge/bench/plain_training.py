@@ -91,12 +91,12 @@ class Graphed:
     def __init__(self, trainer: Trainer, x: Tensor, y: Tensor) -> None:
         self.trainer = trainer  # kept alive: the graph writes to its memory
         self.x, self.y = x.clone(), y.clone()
-        side = torch.cuda.Stream(x.device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream(x.device))
-        with torch.cuda.stream(side):
+        stream = torch.cuda.Stream(x.device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(x.device))
+        with torch.cuda.stream(stream):
             for _ in range(WARM_UP):
                 trainer.step(self.x, self.y)
-        torch.cuda.current_stream(x.device).wait_stream(side)
+        torch.cuda.current_stream(x.device).wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
         gc.disable()  # collecting an older graph during a capture would end the capture
         with torch.cuda.graph(self.graph):

@@ -27,7 +27,7 @@ Images = Literal["28x28", "32x32x3"]
 PoolName = Literal["auto", "eager", "stacked"]
 
 LEARNING_RATE = 0.05
-TAUGHT = {"sketch": 4, "autoencoder": 20}
+BATCHES_PER_EXPERT = {"sketch": 4, "autoencoder": 20}
 """Batches of its own task on which each expert is trained: enough for the gate to recognise it."""
 USABLE_MEMORY = 0.7
 
@@ -82,7 +82,7 @@ class Population:
     def grow(self, experts: int) -> None:
         """Add promoted experts up to this number, each trained briefly on its own task; the last one is in use.
 
-        This method and `teach` change the learner's internals: they do what creation, training and promotion would do
+        This method and `train` change the learner's internals: they do what creation, training and promotion would do
         in a flat organisation, without the stream of batches that leads to them.
         """
         learner, before, started = self.learner, self.size, time.perf_counter()
@@ -90,18 +90,18 @@ class Population:
             if learner.experts[-1].batches_trained:
                 learner.tree.add(learner.new_expert().id)
             newest = learner.experts[-1].id
-            self.teach(newest, self.task(newest).batches(0, TAUGHT[self.subject.score]))
+            self.train(newest, self.task(newest).batches(0, BATCHES_PER_EXPERT[self.subject.score]))
         if self.size > max(before, 2):  # the first ones take longer: libraries are loaded, kernels chosen
             self._seconds_per_expert = (time.perf_counter() - started) / (self.size - before)
 
-    def teach(self, expert: int, batches: Iterable[Batch]) -> None:
+    def train(self, expert: int, batches: Iterable[Batch]) -> None:
         """Train an expert, bypassing the gate."""
         learner = self.learner
         for batch in batches:
             learner.train(learner.experts[expert], RecentEntry(learner.steps, batch))
             learner.steps += 1
 
-    def obstacle(self, experts: int, plan: Plan) -> LeftOut | None:
+    def infeasible(self, experts: int, plan: Plan) -> LeftOut | None:
         """Return why this number of experts cannot be measured, or None."""
         missing = experts - self.size
         memory = missing * self.learner.pool.memory()["bytes_per_expert"] / 1e9
@@ -116,7 +116,7 @@ class Population:
 
     def task(self, number: int, *, batches: int | None = None) -> SyntheticTask:
         """Return the images of a task: by default, as many batches as an expert is trained on."""
-        batches = batches or TAUGHT[self.subject.score]
+        batches = batches or BATCHES_PER_EXPERT[self.subject.score]
         return SyntheticTask(number, self.subject.shape, self.subject.device, batches=batches)
 
     def with_shortlist(self) -> Learner:
@@ -133,16 +133,16 @@ Measure = Callable[[Population, Plan], Iterator[Any]]
 """(population, plan) -> rows of a table: measurements, and `LeftOut` for what was not measured."""
 
 
-def survey(
-    subject: Subject, experts: Sequence[int], measures: Sequence[Measure], plan: Plan, tell: Callable[[str], None]
+def measure_sizes(
+    subject: Subject, experts: Sequence[int], measures: Sequence[Measure], plan: Plan, report: Callable[[str], None]
 ) -> Iterator[Any]:
     """Grow a population to each number of experts in turn, and yield the measurements at each."""
     with arithmetic(subject.precision):
         population = Population(subject, shortlisted=True)
         for number in sorted(experts):
-            tell(f"{subject}: {number} experts")
-            if obstacle := population.obstacle(number, plan):
-                yield obstacle
+            report(f"{subject}: {number} experts")
+            if left_out := population.infeasible(number, plan):
+                yield left_out
                 return
             population.grow(number)
             for measure in measures:
@@ -162,8 +162,8 @@ def _build_learner(subject: Subject, sticky: bool, shortlisted: bool) -> Learner
         score=ScoreConfig(name=subject.score),
     )
     keys = Keys(0)
-    kept = replace(config, learner=replace(config.learner, organisation="tree" if shortlisted else "flat"))
-    pool = build_pool(kept, synthetic_scenario(subject.shape), keys)
+    pool_config = replace(config, learner=replace(config.learner, organisation="tree" if shortlisted else "flat"))
+    pool = build_pool(pool_config, synthetic_scenario(subject.shape), keys)
     return Learner(config.learner, pool, keys, lambda event: None)
 
 

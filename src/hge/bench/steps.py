@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from hge.bench.measure import Plan, Spread, take_turns
+from hge.bench.measure import Plan, Spread, time_turns
 from hge.bench.plain_training import Graphed, Model, Step, Trainer, arithmetic
 from hge.bench.population import LEARNING_RATE, LeftOut, Population, Subject
 from hge.bench.stream import CLASSES, SyntheticTask
@@ -17,8 +17,8 @@ from hge.learning.learner import Learner
 
 EPOCH = 128
 """Batches of the timed task before its rows repeat."""
-FEWEST_BATCHES = 10
-LONGEST = 2.0
+MIN_BATCHES = 10
+MAX_TURN_FACTOR = 2.0
 """Longest time that the slowest loop may take, in multiples of the length of a turn."""
 
 
@@ -43,23 +43,23 @@ class StepRow:
 
 
 def measure_steps(
-    subject: Subject, experts: Sequence[int], plan: Plan, tell: Callable[[str], None], *, literal: bool = True
+    subject: Subject, experts: Sequence[int], plan: Plan, report: Callable[[str], None], *, literal: bool = True
 ) -> Iterator[StepRow | LeftOut]:
     """Yield the rows of all loops for each number of experts; Algorithm 1 exactly as written only if `literal`."""
     with arithmetic(subject.precision):
         gated = {"GE sticky": Population(subject, sticky=True)}
         gated |= {"GE literal": Population(subject, sticky=False)} if literal else {}
         for number in sorted(experts):
-            tell(f"steps: {subject}, {number} experts")
+            report(f"steps: {subject}, {number} experts")
             for population in gated.values():
-                if obstacle := population.obstacle(number, plan):
-                    yield obstacle
+                if left_out := population.infeasible(number, plan):
+                    yield left_out
                     return
                 population.grow(number)
             task = gated["GE sticky"].task(number - 1, batches=EPOCH)
             loops = _plain_loops(subject, next(task.batches(0, 1)))
             loops |= {name: GatedLoop(population.learner) for name, population in gated.items()}
-            yield from _race(subject, number, loops, task, plan)
+            yield from _time_loops(subject, number, loops, task, plan)
 
 
 @dataclass
@@ -119,20 +119,20 @@ def _plain_loops(subject: Subject, batch: Batch) -> dict[str, Loop]:
     return loops
 
 
-def _race(
+def _time_loops(
     subject: Subject, experts: int, loops: Mapping[str, Loop], task: SyntheticTask, plan: Plan
 ) -> Iterator[StepRow]:
     """Time all loops on one task's stream."""
     device, runners = subject.device, {name: Runner(loop, task) for name, loop in loops.items()}
     turns = {name: partial(runner.run, plan.warm_up) for name, runner in runners.items()}
-    take_turns(turns, 1, device)
-    pace = {name: own[0] / plan.warm_up for name, own in take_turns(turns, 1, device).items()}
-    counts = _batches_per_turn(pace, plan)
+    time_turns(turns, 1, device)
+    seconds_per_batch = {name: own[0] / plan.warm_up for name, own in time_turns(turns, 1, device).items()}
+    counts = _batches_per_turn(seconds_per_batch, plan)
     turns = {name: partial(runner.run, counts[name]) for name, runner in runners.items()}
-    take_turns(turns, 1, device)  # not counted: the basis of a new expert is often recomputed
+    time_turns(turns, 1, device)  # not counted: the basis of a new expert is often recomputed
     for loop in loops.values():
         loop.set_aside = loop.created = 0
-    times = {n: [s / counts[n] for s in own] for n, own in take_turns(turns, plan.repeats, device).items()}
+    times = {n: [s / counts[n] for s in own] for n, own in time_turns(turns, plan.repeats, device).items()}
     for name, loop in loops.items():
         yield StepRow(
             subject,
@@ -147,17 +147,21 @@ def _race(
         )
 
 
-def _batches_per_turn(pace: Mapping[str, float], plan: Plan) -> dict[str, int]:
+def _batches_per_turn(seconds_per_batch: Mapping[str, float], plan: Plan) -> dict[str, int]:
     """Return enough batches to fill a turn of the fastest loop, unless that takes too long for the slowest.
 
     On a GPU the eager loop is ten times slower, and not the baseline: it gets fewer batches.
     """
-    in_time = [seconds for name, seconds in pace.items() if name != "plain eager" or "plain graphed" not in pace]
-    count = max(FEWEST_BATCHES, round(plan.turn_seconds * min(1 / min(in_time), LONGEST / max(in_time))))
-    eager = count if "plain graphed" not in pace else max(FEWEST_BATCHES, count // 10)
-    return {name: eager if name == "plain eager" else count for name in pace}
+    in_time = [
+        seconds
+        for name, seconds in seconds_per_batch.items()
+        if name != "plain eager" or "plain graphed" not in seconds_per_batch
+    ]
+    count = max(MIN_BATCHES, round(plan.turn_seconds * min(1 / min(in_time), MAX_TURN_FACTOR / max(in_time))))
+    eager = count if "plain graphed" not in seconds_per_batch else max(MIN_BATCHES, count // 10)
+    return {name: eager if name == "plain eager" else count for name in seconds_per_batch}
 
 
-def _ratio(floor: Sequence[float], own: Sequence[float]) -> Spread:
+def _ratio(baseline: Sequence[float], own: Sequence[float]) -> Spread:
     """Return the ratio turn by turn, because a slow-down of the machine affects both loops in a turn."""
-    return Spread.of(a / b for a, b in zip(floor, own, strict=True))
+    return Spread.of(a / b for a, b in zip(baseline, own, strict=True))

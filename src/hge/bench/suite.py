@@ -16,7 +16,7 @@ from hge.bench.inference import InferenceRow, measure_inference
 from hge.bench.measure import FULL, SHORT, Plan
 from hge.bench.memory import MemoryRow, measure_memory
 from hge.bench.plain_training import Precision, ScoreName
-from hge.bench.population import Images, LeftOut, Measure, PoolName, Population, Subject, survey
+from hge.bench.population import Images, LeftOut, Measure, PoolName, Population, Subject, measure_sizes
 from hge.bench.steps import StepRow, measure_steps
 from hge.bench.stream import BATCH_SIZE
 from hge.bench.switches import SwitchRow, measure_switches
@@ -35,7 +35,7 @@ PARTS = ("steps", "gates", "switches", "inference", "memory")
 
 
 @dataclass(frozen=True)
-class Wishes:
+class BenchOptions:
     """Options of the caller; None: the default for the device."""
 
     device: str
@@ -70,15 +70,15 @@ class Wishes:
 
 
 def bench(
-    parts: Sequence[str], wishes: Wishes, tell: Callable[[str], None], save: Callable[[dict[str, Any]], None]
+    parts: Sequence[str], options: BenchOptions, report: Callable[[str], None], save: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
     """Measure some of `PARTS`; return the document for the JSON file, which is also saved after every row."""
     # The pools that "auto" chose.
-    pools = {str(subject): type(Population(subject).learner.pool).__name__ for subject in _subjects(wishes)}
-    settings = asdict(wishes) | {"plan": asdict(wishes.plan), "batch_size": BATCH_SIZE, "pools": pools}
+    pools = {str(subject): type(Population(subject).learner.pool).__name__ for subject in _subjects(options)}
+    settings = asdict(options) | {"plan": asdict(options.plan), "batch_size": BATCH_SIZE, "pools": pools}
     document: dict[str, Any] = {section: [] for section in (*parts, "left_out")}
-    document |= {"settings": settings, "protocol": {"device": device_name(wishes.device)} | environment()}
-    for row in _rows(parts, wishes, tell):
+    document |= {"settings": settings, "protocol": {"device": device_name(options.device)} | environment()}
+    for row in _rows(parts, options, report):
         document[SECTIONS[type(row)]].append(asdict(row))
         save(document)
     return document
@@ -94,34 +94,34 @@ def device_name(device: str) -> str:
     return models[0] if models else platform.processor() or platform.machine()
 
 
-def _rows(parts: Sequence[str], wishes: Wishes, tell: Callable[[str], None]) -> Iterator[Any]:
+def _rows(parts: Sequence[str], options: BenchOptions, report: Callable[[str], None]) -> Iterator[Any]:
     """Measure one subject after the other, and free its memory before the next."""
-    plan = wishes.plan
-    for subject in _subjects(wishes):
+    plan = options.plan
+    for subject in _subjects(options):
         if "steps" in parts:
-            numbers = wishes.experts or _usual("steps", subject, wishes)
-            yield from measure_steps(subject, numbers, plan, tell, literal=wishes.literal)
-            _free_memory(wishes)
-        for member, measures in _surveys(subject):
-            asked = {part: measure for part, measure in measures.items() if part in parts}
-            if asked:
-                numbers = wishes.experts or _usual(min(asked), member, wishes)
-                yield from survey(member, numbers, list(asked.values()), plan, tell)
-                _free_memory(wishes)
-        for number in wishes.experts or _usual("switches", subject, wishes) if "switches" in parts else ():
+            numbers = options.experts or _default_sizes("steps", subject, options)
+            yield from measure_steps(subject, numbers, plan, report, literal=options.literal)
+            _free_memory(options)
+        for member, measures in _measurements(subject):
+            requested = {part: measure for part, measure in measures.items() if part in parts}
+            if requested:
+                numbers = options.experts or _default_sizes(min(requested), member, options)
+                yield from measure_sizes(member, numbers, list(requested.values()), plan, report)
+                _free_memory(options)
+        for number in options.experts or _default_sizes("switches", subject, options) if "switches" in parts else ():
             if number > 1:
-                yield from survey(subject, (number,), (measure_switches,), plan, tell)
-                _free_memory(wishes)
+                yield from measure_sizes(subject, (number,), (measure_switches,), plan, report)
+                _free_memory(options)
 
 
-def _subjects(wishes: Wishes) -> Iterator[Subject]:
-    for net in wishes.nets:
+def _subjects(options: BenchOptions) -> Iterator[Subject]:
+    for net in options.nets:
         images: Images = "28x28" if net == "mlp" else "32x32x3"
-        for score in wishes.scores:
-            yield Subject(net, images, score, wishes.device, wishes.pool, wishes.precision)
+        for score in options.scores:
+            yield Subject(net, images, score, options.device, options.pool, options.precision)
 
 
-def _surveys(subject: Subject) -> list[tuple[Subject, Mapping[str, Measure]]]:
+def _measurements(subject: Subject) -> list[tuple[Subject, Mapping[str, Measure]]]:
     """Return the measurements that can share a population."""
     gates: dict[str, Measure] = {"gates": measure_gates}
     others: dict[str, Measure] = {"inference": measure_inference, "memory": measure_memory}
@@ -131,23 +131,23 @@ def _surveys(subject: Subject) -> list[tuple[Subject, Mapping[str, Measure]]]:
     return [(replace(subject, net="mlp"), gates), (subject, others)]
 
 
-def _usual(part: str, subject: Subject, wishes: Wishes) -> tuple[int, ...]:
+def _default_sizes(part: str, subject: Subject, options: BenchOptions) -> tuple[int, ...]:
     """Return the default numbers of experts."""
     autoencoder = subject.score == "autoencoder"
-    if wishes.short:
+    if options.short:
         return (5,) if part == "switches" else (1, 5) if autoencoder else (1, 20)
     if part == "switches":
         return (20,)
     if subject.net != "mlp":
         return (1, 20)
     if part == "steps":
-        return (1, 20) if autoencoder and not wishes.on_gpu else (1, 5, 20, 100)
+        return (1, 20) if autoencoder and not options.on_gpu else (1, 5, 20, 100)
     if autoencoder and subject.images == "32x32x3":
         return (1, 5, 20)
     return (1, 5, 20, 100, 1000)
 
 
-def _free_memory(wishes: Wishes) -> None:
+def _free_memory(options: BenchOptions) -> None:
     gc.collect()  # a learner and its organisation refer to each other
-    if wishes.on_gpu:
+    if options.on_gpu:
         torch.cuda.empty_cache()

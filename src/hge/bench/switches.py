@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 
-from hge.bench.measure import Plan, Spread, take_turns
+from hge.bench.measure import Plan, Spread, time_turns
 from hge.bench.population import Population, Subject
 from hge.bench.stream import SyntheticTask
 from hge.core.types import Batch
 from hge.learning.learner import Learner
 
-STAY = 4
+BATCHES_PER_VISIT = 4
 """Batches between two changes of task."""
-NEW_STAY = 40
+NEW_TASK_BATCHES = 40
 """Batches of a new task: R is filled, reviewed, and learned by a new expert; then training continues as usual."""
-LEARNED = 100
+PRETRAINING_BATCHES = 100
 """Batches after which an expert knows its task well enough to refuse other tasks."""
 EPOCH = 128
 
@@ -40,7 +40,7 @@ class SwitchRow:
 
 
 @dataclass
-class Course:
+class SwitchCounter:
     """A learner on a sequence of tasks; counts changes of expert, turn by turn, and refused batches."""
 
     learner: Learner
@@ -61,39 +61,43 @@ class Course:
 def measure_switches(population: Population, plan: Plan) -> Iterator[SwitchRow]:
     """Yield the cost of both kinds of change. Adds experts, so the population cannot be used again."""
     subject, device, size = population.subject, population.subject.device, population.size
-    here, there = (Endless(population.task(number, batches=EPOCH)) for number in (size - 1, size - 2))
-    staying, known, new = (Course(population.learner) for _ in range(3))
+    current, other = (TaskStream(population.task(number, batches=EPOCH)) for number in (size - 1, size - 2))
+    staying, known, new = (SwitchCounter(population.learner) for _ in range(3))
 
     def stay(batches: int) -> None:
-        staying.learn(here.take(batches))
+        staying.learn(current.next_batches(batches))
 
     def change(batches: int) -> None:
-        stays = (task.take(STAY) for _ in range(batches // STAY // 2) for task in (there, here))
-        known.learn(chain.from_iterable(stays))
+        visits = (
+            task.next_batches(BATCHES_PER_VISIT)
+            for _ in range(batches // BATCHES_PER_VISIT // 2)
+            for task in (other, current)
+        )
+        known.learn(chain.from_iterable(visits))
 
-    def discover() -> None:
-        new.learn(population.task(population.size, batches=NEW_STAY).batches(0, NEW_STAY))
+    def switch_to_new() -> None:
+        new.learn(population.task(population.size, batches=NEW_TASK_BATCHES).batches(0, NEW_TASK_BATCHES))
 
-    def settle() -> None:
+    def reset() -> None:
         # An undertrained newcomer would also accept the next new task; and every turn must start from the same expert.
         newest = population.size - 1
-        population.teach(newest, population.task(newest, batches=LEARNED).batches(0, LEARNED))
-        population.teach(size - 1, here.take(1))
+        population.train(newest, population.task(newest, batches=PRETRAINING_BATCHES).batches(0, PRETRAINING_BATCHES))
+        population.train(size - 1, current.next_batches(1))
 
-    for expert, task in ((size - 2, there), (size - 1, here)):
-        population.teach(expert, task.take(LEARNED))
-    pace = take_turns({"stay": partial(stay, plan.warm_up)}, 1, device)["stay"][0] / plan.warm_up
-    batches = 2 * STAY * max(1, round(plan.turn_seconds / pace / (2 * STAY)))
-    seconds = take_turns({"stay": partial(stay, batches), "change": partial(change, batches)}, plan.repeats, device)
-    seconds |= take_turns({"discover": discover, "settle": settle}, plan.repeats, device)
+    for expert, task in ((size - 2, other), (size - 1, current)):
+        population.train(expert, task.next_batches(PRETRAINING_BATCHES))
+    seconds_per_batch = time_turns({"stay": partial(stay, plan.warm_up)}, 1, device)["stay"][0] / plan.warm_up
+    batches = 2 * BATCHES_PER_VISIT * max(1, round(plan.turn_seconds / seconds_per_batch / (2 * BATCHES_PER_VISIT)))
+    seconds = time_turns({"stay": partial(stay, batches), "change": partial(change, batches)}, plan.repeats, device)
+    seconds |= time_turns({"switch_to_new": switch_to_new, "reset": reset}, plan.repeats, device)
     per_batch = [s / batches for s in seconds["stay"]]
-    for to, course, turns, length in (
+    for to, counter, turns, length in (
         ("known", known, seconds["change"], batches),
-        ("new", new, seconds["discover"], NEW_STAY),
+        ("new", new, seconds["switch_to_new"], NEW_TASK_BATCHES),
     ):
         costs = [
             1e3 * (turn - length * step) / changes
-            for turn, step, changes in zip(turns, per_batch, course.changes, strict=True)
+            for turn, step, changes in zip(turns, per_batch, counter.changes, strict=True)
             if changes
         ]
         yield SwitchRow(
@@ -102,19 +106,19 @@ def measure_switches(population: Population, plan: Plan) -> Iterator[SwitchRow]:
             to,
             Spread.of(costs) if costs else None,
             Spread.of(1e3 * s for s in per_batch),
-            sum(course.changes),
-            course.set_aside,
+            sum(counter.changes),
+            counter.set_aside,
         )
 
 
 @dataclass
-class Endless:
+class TaskStream:
     """A task's endless stream, read a few batches at a time."""
 
     task: SyntheticTask
     position: int = 0
 
-    def take(self, count: int) -> Iterator[Batch]:
+    def next_batches(self, count: int) -> Iterator[Batch]:
         """Return the next batches."""
         self.position += count
         return self.task.batches(self.position - count, count)

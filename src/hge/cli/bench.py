@@ -15,7 +15,7 @@ from rich.table import Table
 from hge.bench.data import bench_data
 from hge.bench.plain_training import Precision, ScoreName
 from hge.bench.population import PoolName
-from hge.bench.suite import PARTS, Wishes, bench, device_name
+from hge.bench.suite import PARTS, BenchOptions, bench, device_name
 from hge.cli.data import DataFolder
 from hge.experiments.run_files import write_json
 from hge.experts.optim import resolve_device
@@ -30,14 +30,17 @@ Experts = Annotated[str | None, typer.Option(help='Numbers of experts: "1,5,20,1
 Pool = Annotated[str, typer.Option(help=f"{', '.join(get_args(PoolName))}.")]
 Arithmetic = Annotated[str, typer.Option("--precision", help=f"{', '.join(get_args(Precision))}.")]
 Short = Annotated[bool, typer.Option("--short", help="Run a short version, as in the tests.")]
-ToTheLetter = Annotated[bool, typer.Option(help="steps: also measure Algorithm 1 exactly as written.")]
+AsWritten = Annotated[bool, typer.Option(help="steps: also measure Algorithm 1 exactly as written.")]
 Out = Annotated[Path | None, typer.Option(help="JSON file.", show_default="results/bench/DEVICE-PART.json")]
 
 
 COMMANDS = {
     "steps": (("steps",), "Training: Gated Experts against plain training of one expert, on the same batches."),
-    "gates": (("gates", "switches"), "The gate alone, flat and by a tree, and what a change of task costs."),
-    "inference": (("inference",), "Images answered per second: routed one by one, batch by batch, and alone."),
+    "gates": (("gates", "switches"), "The gate alone, flat and with a shortlist, and the cost of a change of task."),
+    "inference": (
+        ("inference",),
+        "Images predicted per second: routed one by one, by batches, and in calls of a single row.",
+    ),
     "memory": (("memory",), "Bytes per expert, and the peak."),
     "all": (PARTS, "All of these, in a few minutes."),
 }
@@ -54,10 +57,10 @@ def _command(name: str, parts: Sequence[str]) -> Callable[..., None]:
         pool: Pool = "auto",
         precision: Arithmetic = "fp32",
         short: Short = False,
-        literal: ToTheLetter = True,
+        literal: AsWritten = True,
         out: Out = None,
     ) -> None:
-        wishes = Wishes(
+        options = BenchOptions(
             resolve_device(device),
             None if net is None else _one_of("net", net, ("mlp", "resnet18")),
             None if score is None else cast(ScoreName, _one_of("score", score, get_args(ScoreName))),
@@ -67,7 +70,7 @@ def _command(name: str, parts: Sequence[str]) -> Callable[..., None]:
             short,
             literal,
         )
-        _measure_and_show(name, parts, wishes, out)
+        _measure_and_show(name, parts, options, out)
 
     return measure
 
@@ -106,14 +109,14 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
-def _measure_and_show(name: str, parts: Sequence[str], wishes: Wishes, out: Path | None) -> None:
+def _measure_and_show(name: str, parts: Sequence[str], options: BenchOptions, out: Path | None) -> None:
     """Measure, write the file, show the tables."""
-    machine = re.sub(r"[^a-z0-9]+", "-", device_name(wishes.device).lower()).strip("-")
-    out = out or Path("results/bench") / f"{machine}-{name}{'-short' if wishes.short else ''}.json"
+    machine = re.sub(r"[^a-z0-9]+", "-", device_name(options.device).lower()).strip("-")
+    out = out or Path("results/bench") / f"{machine}-{name}{'-short' if options.short else ''}.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     with console.status("measuring") as line:
-        document = bench(parts, wishes, line.update, partial(write_json, out))
-    console.print(f"{document['protocol']['device']}, {wishes.precision}, pool: {wishes.pool}")
+        document = bench(parts, options, line.update, partial(write_json, out))
+    console.print(f"{document['protocol']['device']}, {options.precision}, pool: {options.pool}")
     for part in parts:
         console.print(_table(part, document[part]))
     for row in document["left_out"]:
@@ -124,31 +127,31 @@ def _measure_and_show(name: str, parts: Sequence[str], wishes: Wishes, out: Path
 COLUMNS: dict[str, dict[str, Callable[[dict[str, Any]], str]]] = {
     "steps": {
         "loop": lambda row: row["loop"],
-        "ms a batch": lambda row: _spread(row["milliseconds"]),
+        "ms per batch": lambda row: _spread(row["milliseconds"]),
         "ratio to eager": lambda row: _spread(row["ratio_to_eager"]),
         "ratio to graphed": lambda row: _spread(row["ratio_to_graphed"]),
         "refused": lambda row: f"{row['set_aside']} of {row['batches']}",
     },
     "gates": {
         "gate": lambda row: row["gate"],
-        "ms a batch": lambda row: _spread(row["milliseconds"]),
+        "ms per batch": lambda row: _spread(row["milliseconds"]),
         "queried": lambda row: f"{row['queried']:.1f}",
         "right": lambda row: f"{row['right_percent']:.0f} %",
     },
     "switches": {
-        "to an expert": lambda row: row["to"],
-        "ms a change": lambda row: _spread(row["milliseconds"]),
-        "ms a batch without": lambda row: _spread(row["staying_milliseconds"]),
+        "expert": lambda row: row["to"],
+        "ms per change": lambda row: _spread(row["milliseconds"]),
+        "ms per batch without": lambda row: _spread(row["staying_milliseconds"]),
         "changes": lambda row: str(row["changes"]),
     },
     "inference": {
         "routing": lambda row: row["routing"],
         "images/s": lambda row: f"{row['images_per_second']['median']:,.0f}",
-        "ms a call": lambda row: _spread(row["milliseconds"]),
+        "ms per call": lambda row: _spread(row["milliseconds"]),
         "ratio to plain": lambda row: _spread(row["ratio_to_plain"]),
     },
     "memory": {
-        "MB an expert": lambda row: f"{row['bytes_per_expert'] / 1e6:.2f}",
+        "MB per expert": lambda row: f"{row['bytes_per_expert'] / 1e6:.2f}",
         "MB on the device": lambda row: f"{row['device_bytes'] / 1e6:.1f}",
         "MB on the host": lambda row: f"{row['host_bytes'] / 1e6:.1f}",
         "peak MB": lambda row: f"{row['peak_bytes'] / 1e6:.0f}",

@@ -39,11 +39,11 @@ def verify_command(data: DataFolder = None) -> None:
     damaged = False
     for name in DATASETS:
         with console.status(f"reading {name}"):
-            verdict = verify(name, folder)
-        missing = verdict.found is None
-        damaged |= not verdict.ok and not missing
-        mark = "[green]yes[/green]" if verdict.ok else "missing" if missing else "[red]NO[/red]"
-        table.add_row(name, mark, verdict.variant, verdict.detail)
+            verification = verify(name, folder)
+        missing = verification.found is None
+        damaged |= not verification.ok and not missing
+        mark = "[green]yes[/green]" if verification.ok else "missing" if missing else "[red]NO[/red]"
+        table.add_row(name, mark, verification.variant, verification.detail)
     console.print(table)
     if damaged:
         raise typer.Exit(1)

@@ -56,13 +56,15 @@ def gates_command(
         )
     console.print(leaderboard(scenario, result))
     console.print(
-        f"Each expert asked about its own task: {result['separate']:.2f} % accuracy. "
-        f"All experts' answers together, single samples: {result['mixture']:.2f} %.",
+        f"Each expert on its own task: {result['separate']:.2f} % accuracy. "
+        f"Mixture of all experts, single samples: {result['mixture']:.2f} %.",
         soft_wrap=True,
     )
     if result["unknown"]:
         area = result["unknown"]["area"]
-        console.print(f"The last task told from the others without its expert: {area:.1f} % area under the ROC curve.")
+        console.print(
+            f"Detection of the last task as unknown, without its expert: {area:.1f} % area under the ROC curve."
+        )
     console.print(f"Report: {write_gates(folder)}", soft_wrap=True)
 
 

@@ -19,7 +19,7 @@ def report_command(
 ) -> None:
     """Rewrite report.html: for a run from its files, or one page for all results below a folder."""
     if not folder.is_dir():
-        raise ValueError(f"folder: got {folder}, expected a folder that is there")
+        raise ValueError(f"folder: got {folder}, expected an existing folder")
     of_one_run = any((folder / name).is_file() for name in ("config.json", "result.json", "gates.json"))
     path = write_report(folder) if of_one_run else write_overview(folder)
     console.print(f"Report: {path}", soft_wrap=True)

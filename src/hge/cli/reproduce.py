@@ -22,10 +22,19 @@ from hge.data.datasets import data_folder, find
 from hge.experiments.build import check
 from hge.experiments.jobs.eta import Forecast
 from hge.experiments.jobs.local import LocalExecutor
-from hge.experiments.jobs.plan import FIGURES, Job, build_jobs, choose, not_yet_made, read_jobs, subjects, table_numbers
+from hge.experiments.jobs.plan import (
+    FIGURES,
+    Job,
+    build_jobs,
+    filter_runs,
+    missing_jobs,
+    read_jobs,
+    required_runs,
+    table_numbers,
+)
 from hge.experiments.jobs.ray import RayExecutor
 from hge.experiments.jobs.scheduler import SUBFOLDER, Executor, reproduce
-from hge.experiments.jobs.worker import Outcome, Place, forget_progress, read_progress
+from hge.experiments.jobs.worker import Outcome, Workspace, delete_progress, read_progress
 from hge.experiments.methods import METHODS
 from hge.experiments.results import read_results
 from hge.experiments.runner import CHECKPOINT_EVERY
@@ -34,7 +43,7 @@ from hge.experts.optim import resolve_device
 console = Console()
 RECIPES = ("paper", "best")
 EXECUTORS = ("local", "ray")
-BESIDE_JOBS = (
+ALLOWED_WITH_JOBS = (
     *("jobs_file", "device", "executor", "ray_address", "workers"),
     *("results", "work", "data", "checkpoint_every", "dry_run"),
 )
@@ -75,9 +84,9 @@ def reproduce_command(
     numbers = [number for text in table or [] for number in table_numbers(text)]
     device = resolve_device(device) if device == "auto" else device
     if jobs_file is not None:
-        jobs = _jobs_of_a_file(jobs_file, context, device)
+        jobs = _jobs_from_file(jobs_file, context, device)
     else:
-        chosen = choose(subjects(numbers, figure or []), scenario or [], method or [])
+        chosen = filter_runs(required_runs(numbers, figure or []), scenario or [], method or [])
         if not chosen:
             raise ValueError("table: got nothing, expected --table, --figure, --jobs, or --scenario with --method")
         jobs = build_jobs(
@@ -90,7 +99,7 @@ def reproduce_command(
             track=track,
             assignments=assignments or [],
         )
-    left = not_yet_made(jobs, read_results(results) if results.is_dir() else [])
+    left = missing_jobs(jobs, read_results(results) if results.is_dir() else [])
     if dry_run:
         for job in left:
             typer.echo(json.dumps(job.as_json()))
@@ -106,18 +115,18 @@ def reproduce_command(
             if not os.access(folder, os.W_OK):
                 raise ValueError(f"{folder}: cannot be written to")
         at_once = min(workers, len(left))
-        place = Place(work.absolute(), data.absolute() if data else None, checkpoint_every, at_once)
+        workspace = Workspace(work.absolute(), data.absolute() if data else None, checkpoint_every, at_once)
         on_gpu = any(job.config.device.startswith("cuda") for job in left)
         if local and on_gpu and workers > 1 and "CUDA_MPS_PIPE_DIRECTORY" not in os.environ:
-            console.print("The runs take turns on the GPU; with NVIDIA's MPS they share it (benchmarks/README.md).")
+            console.print("The runs use the GPU in turn; with NVIDIA's MPS they share it (benchmarks/README.md).")
         chosen_executor: Executor = (
-            LocalExecutor(place, workers) if local else RayExecutor(place, ray_address or None, workers)
+            LocalExecutor(workspace, workers) if local else RayExecutor(workspace, ray_address or None, workers)
         )
-        _carry_out(left, chosen_executor, place, results)
-    _say_where_to_look(numbers, results)
+        _run_jobs(left, chosen_executor, workspace, results)
+    _print_next_commands(numbers, results)
 
 
-def _jobs_of_a_file(file: Path, context: typer.Context, device: str) -> list[Job]:
+def _jobs_from_file(file: Path, context: typer.Context, device: str) -> list[Job]:
     """Read jobs, with the device replaced if `--device` was given; other settings of jobs are refused."""
     given = set()
     for parameter in context.command.params:
@@ -125,8 +134,10 @@ def _jobs_of_a_file(file: Path, context: typer.Context, device: str) -> list[Job
         # Compared by name: newer versions of typer bundle their own click, and with it their own class of sources.
         if source is not None and source.name == "COMMANDLINE":
             given.add(parameter.name)
-            if parameter.name not in BESIDE_JOBS:
-                raise ValueError(f"jobs: got {parameter.opts[0]} beside --jobs, whose file says what is run")
+            if parameter.name not in ALLOWED_WITH_JOBS:
+                raise ValueError(
+                    f"jobs: got {parameter.opts[0]} with --jobs, expected only options of where and how jobs run"
+                )
     jobs = read_jobs(file)
     return [replace(j, config=replace(j.config, device=device)) for j in jobs] if "device" in given else jobs
 
@@ -141,33 +152,39 @@ def _check_all(jobs: Sequence[Job], data: Path | None) -> None:
         }
     missing = sorted(name for name in needed if find(name, folder) is None)
     if missing:
-        told = "; ".join(f"hge data get {name}" for name in missing)
-        raise ValueError(f"data: got no {', '.join(missing)} in {folder}, expected all of them ({told})")
+        commands = "; ".join(f"hge data get {name}" for name in missing)
+        raise ValueError(f"data: got no {', '.join(missing)} in {folder}, expected all of them ({commands})")
 
 
-def _carry_out(jobs: Sequence[Job], executor: Executor, place: Place, results: Path) -> None:
+def _run_jobs(jobs: Sequence[Job], executor: Executor, workspace: Workspace, results: Path) -> None:
     try:
-        with _display(jobs, executor, place) as show:
+        with _display(jobs, executor, workspace) as show:
             outcomes = reproduce(jobs, executor, results, show)
     except KeyboardInterrupt:
-        console.print(f"Stopped. Finished runs are in {results / SUBFOLDER}; the same command goes on.", soft_wrap=True)
-        anew = sorted({m for m in (job.config.method for job in jobs) if not METHODS[m].learns_a_stream})
-        if anew:
-            console.print(f"Cut-off runs of {', '.join(anew)} have no checkpoints and begin anew.")
+        console.print(
+            f"Stopped. Finished runs are in {results / SUBFOLDER}; the same command continues.", soft_wrap=True
+        )
+        restarted = sorted({m for m in (job.config.method for job in jobs) if not METHODS[m].learns_a_stream})
+        if restarted:
+            console.print(f"Cut-off runs of {', '.join(restarted)} have no checkpoints and start again.")
         raise
     failed = [outcome for outcome in outcomes if outcome.result is None]
     if failed:
         names = ", ".join(outcome.name for outcome in failed)
-        told = f"{len(failed)} of {len(jobs)} runs failed: {names}. {place.work}/NAME/error.txt says where."
-        console.print(told, soft_wrap=True, highlight=False)
+        message = (
+            f"{len(failed)} of {len(jobs)} runs failed: {names}. The errors are in {workspace.work}/NAME/error.txt."
+        )
+        console.print(message, soft_wrap=True, highlight=False)
         raise typer.Exit(1)
 
 
 @contextmanager
-def _display(jobs: Sequence[Job], executor: Executor, place: Place) -> Iterator[Callable[[list[Outcome]], None]]:
+def _display(
+    jobs: Sequence[Job], executor: Executor, workspace: Workspace
+) -> Iterator[Callable[[list[Outcome]], None]]:
     """Show one progress line for all runs, and one for each run in progress."""
     for job in jobs:
-        forget_progress(place.folder(job.name))
+        delete_progress(workspace.folder(job.name))
     forecast = Forecast([job.name for job in jobs], [(j.config.scenario, j.config.method) for j in jobs])
     columns = (
         TextColumn("{task.description}"),
@@ -182,15 +199,15 @@ def _display(jobs: Sequence[Job], executor: Executor, place: Place) -> Iterator[
 
         def show(ended: list[Outcome]) -> None:
             for outcome in ended:
-                to_its_end = outcome.result is not None and not outcome.result.get("dnf")
-                forecast.ended(outcome.name, time.monotonic(), whole=to_its_end)
+                completed = outcome.result is not None and not outcome.result.get("dnf")
+                forecast.ended(outcome.name, time.monotonic(), whole=completed)
                 if outcome.name in lines:
                     progress.remove_task(lines.pop(outcome.name))
                 progress.console.print(_one_line(outcome), soft_wrap=True, highlight=False)
             for name in forecast.unfinished:
-                seen = read_progress(place.folder(name))
+                seen = read_progress(workspace.folder(name))
                 if seen is not None:
-                    forecast.told(name, seen, time.monotonic())
+                    forecast.update(name, seen, time.monotonic())
                     if name not in lines:
                         lines[name] = progress.add_task(name, total=1.0, status="")
                     progress.update(
@@ -206,13 +223,13 @@ def _one_line(outcome: Outcome) -> str:
         return f"[red]failed[/red] {outcome.name}: {escape(outcome.error)}"
     if "organisation" in outcome.result:
         hge = outcome.result["organisation"]["hge"]
-        return f"{outcome.name}: HGE {hge['accuracy']:.2f} % right, {hge['experts_queried']:.2f} experts asked"
+        return f"{outcome.name}: HGE {hge['accuracy']:.2f} % right, {hge['experts_queried']:.2f} experts queried"
     if outcome.result["dnf"]:
         return f"{outcome.name}: did not finish, more than five experts within one task"
     accuracy = outcome.result["accuracy_batch"]
     return f"{outcome.name}: {accuracy:.2f} % (batches), {outcome.result['accuracy_sample']:.2f} % (single samples)"
 
 
-def _say_where_to_look(tables: Sequence[int], results: Path) -> None:
+def _print_next_commands(tables: Sequence[int], results: Path) -> None:
     commands = [f"hge table {number} --results {results}" for number in tables] + [f"hge report {results}"]
     console.print("See: " + "; ".join(commands), soft_wrap=True, highlight=False)

@@ -21,7 +21,7 @@ from hge.experiments.jobs.plan import run_name
 from hge.experiments.methods import METHODS
 from hge.experiments.recipes import RECIPES, build_config
 from hge.experiments.run_files import is_run_of, read_finished
-from hge.experiments.runner import CHECKPOINT_EVERY, CHECKPOINTS, other_settings, run
+from hge.experiments.runner import CHECKPOINT_EVERY, CHECKPOINTS, run, settings_mismatch
 from hge.experiments.tree_comparison import organise
 from hge.experts.optim import resolve_device
 from hge.learning.checkpoint import has_checkpoint
@@ -40,7 +40,7 @@ def demo_command(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
 ) -> None:
     """Learn Split Digits from a stream without task labels, in seconds, and write a report of the run."""
-    console.print("Ten digits arrive in pairs: five tasks. Nobody tells the learner that there are tasks.")
+    console.print("Ten digits arrive in pairs: five tasks. The learner is not given task labels or boundaries.")
     torch.set_num_threads(1)  # 8×8 images are too small to parallelise; on a busy machine threads wait for each other
     config = replace(build_config("split-digits"), seed=seed, device=resolve_device(device))
     _run_and_show(config, out)
@@ -102,7 +102,7 @@ def _run_and_show(
 ) -> None:
     check(config)
     if resume:
-        _tell_where_it_goes_on(config, out)
+        _check_resume(config, out)
     try:
         with _progress(config) as show:
             if config.method == "organise":
@@ -117,8 +117,8 @@ def _run_and_show(
                     checkpoint_every=checkpoint_every,
                 )
     except KeyboardInterrupt:
-        goes_on = "; --resume goes on" if checkpoint_every and has_checkpoint(out / CHECKPOINTS) else ""
-        left = f"The events and the trace so far are in {out}{goes_on}." if out.is_dir() else "Nothing was written."
+        hint = "; --resume continues" if checkpoint_every and has_checkpoint(out / CHECKPOINTS) else ""
+        left = f"The events and the trace so far are in {out}{hint}." if out.is_dir() else "Nothing was written."
         console.print(f"Stopped. {left}", soft_wrap=True)
         raise
     console.print(_organise_table(config, result) if config.method == "organise" else _result_table(config, result))
@@ -127,14 +127,14 @@ def _run_and_show(
     console.print(f"Report: {write_report(out)}", soft_wrap=True)
 
 
-def _tell_where_it_goes_on(config: RunConfig, out: Path) -> None:
+def _check_resume(config: RunConfig, out: Path) -> None:
     check_resumable(config.method)
     if read_finished(out, config) is not None:
-        console.print(f"The run in {out} had come to its end; nothing is run again.", soft_wrap=True)
+        console.print(f"The run in {out} is already finished; it is not repeated.", soft_wrap=True)
     elif not has_checkpoint(out / CHECKPOINTS):
         if not is_run_of(out, config):
-            raise other_settings(out)
-        console.print(f"There is no checkpoint in {out}: it begins at the beginning.", soft_wrap=True)
+            raise settings_mismatch(out)
+        console.print(f"There is no checkpoint in {out}: the run starts from the beginning.", soft_wrap=True)
 
 
 @contextmanager
@@ -182,9 +182,9 @@ def _result_table(config: RunConfig, result: dict[str, Any]) -> Table:
         table.add_row(title, *(form.format(result[f"{name}_{routing}"]) for routing in ("sample", "batch")))
     if cost := result.get("cost"):  # not in results of earlier versions
         for name, title, form in (
-            ("gate_multiply_adds", "gate, multiply-adds a row", "{:,}"),
+            ("gate_multiply_adds", "gate, multiply-adds per row", "{:,}"),
             ("gate_expert_equivalents", "gate, expert-equivalents", "{:.3g}"),
-            ("answer_ms_per_row", "answer, ms a row", "{:.3g}"),
+            ("answer_ms_per_row", "prediction, ms per row", "{:.3g}"),
         ):
             table.add_row(title, *(form.format(cost[routing][name]) for routing in ("sample", "batch")))
     delay = result["switch_delay"]

@@ -41,13 +41,13 @@ def scenarios_command(data: DataFolder = None) -> None:
         elif not missing and info.name != "image-folder":
             with console.status(f"reading {info.name}"):
                 counts = [str(number) for number in build_and_count(info.name, folder)]
-        there = "[red]no[/red]" if missing else "yes" if counts[0] else "yours"
+        available = "[red]no[/red]" if missing else "yes" if counts[0] else "yours"
         epochs = str(PAPER[info.name].epochs)
-        table.add_row(info.name, str(info.tasks), *counts[:2], epochs, counts[2], there, info.about)
+        table.add_row(info.name, str(info.tasks), *counts[:2], epochs, counts[2], available, info.about)
     console.print(table)
     console.print(f"Data sets are looked for in {folder}; see `hge data`.", soft_wrap=True)
     if absent:
-        console.print(f"Not there: {', '.join(absent)}.", soft_wrap=True)
+        console.print(f"Not found: {', '.join(absent)}.", soft_wrap=True)
 
 
 def build_and_count(name: str, folder: Path) -> tuple[int, int, int]:

@@ -13,5 +13,5 @@ def starting() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print("hge: stopped before it began", file=sys.stderr)
+        print("hge: interrupted while starting", file=sys.stderr)
         sys.exit(130)

@@ -83,7 +83,7 @@ def _sections(number: int, lines: Sequence[Line]) -> dict[tuple[str, str], list[
 
 
 def _protocol(line: Line) -> str:
-    said = [
+    parts = [
         f"recipe {line.recipe}",
         f"{line.epochs} epochs",
         line.precision,
@@ -91,5 +91,5 @@ def _protocol(line: Line) -> str:
         line.routing,
     ]
     if line.unpromoted not in ("", "0"):
-        said.append(f"{line.unpromoted} unpromoted")
-    return ", ".join(filter(None, said))
+        parts.append(f"{line.unpromoted} unpromoted")
+    return ", ".join(filter(None, parts))

@@ -39,7 +39,8 @@ class LearnerConfig:
     """Test with the median of the replay losses and the spread about it, which a stray batch in the replay does not
     change. False: mean and standard deviation, as in the paper."""
     max_experts: int = 0
-    """Maximum number of experts; beyond it, a new task is assigned to the expert that fits it best. 0: no limit."""
+    """Maximum number of experts; beyond it, a new task is assigned to the expert that fits it best. 0: no limit.
+    Experimental: no published result uses it."""
     review_last_used: bool = True
     """Also review the expert in use before creating another. False: only the gate's choice, as the paper is written."""
     organisation: Literal["flat", "tree", "lca"] = "flat"
@@ -60,7 +61,8 @@ class LearnerConfig:
     joint: bool = False
     """Predict with the joint score (experts/joint), which is refitted to the replay during the stream."""
     signed_deviation: bool = False
-    """The paper's deviation as written, which diverges; kept for the test that shows this."""
+    """The paper's deviation as written, which diverges; kept for the test that shows this.
+    Experimental: no published result uses it."""
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -104,9 +106,11 @@ class ScoreConfig:
 
     name: ScoreName = "sketch"
     components: int = 0
-    """sketches: dimensions of the space that all experts share. 0: half the number of inputs, at most 64."""
+    """sketches: dimensions of the space that all experts share. 0: half the number of inputs, at most 64.
+    results/choices/sketch.json compares other values."""
     kl_weight: float | Literal["elbo"] = 1.0
-    """autoencoder: weight of the KL divergence. 1: as in the paper. "elbo": one over the number of inputs."""
+    """autoencoder: weight of the KL divergence. 1: as in the paper. "elbo": one over the number of inputs.
+    "elbo" is experimental: no published result uses it."""
     variational: bool = True
     """autoencoder: sample the latent in training. False: the paper's ablation."""
     sampled: bool = False
@@ -160,13 +164,17 @@ class RunConfig:
     routing: Literal["sample", "batch"] = "sample"
     """Routing shown in the report; the result contains both."""
     mix: str = ""
-    """Another scenario, with disjoint labels, whose visits alternate with this one's."""
+    """Another scenario, with disjoint labels, whose visits alternate with this one's.
+    Experimental: no published result uses it."""
     visits: str = ""
-    """Tasks in the order of their visits, with an optional factor on the epochs: "0 1 0:0.5 2". Empty: each once."""
+    """Tasks in the order of their visits, with an optional factor on the epochs: "0 1 0:0.5 2". Empty: each once.
+    Experimental: no published result uses it."""
     blend: int = 0
-    """Batches over which one visit fades into the next, in deliberate violation of the paper's hard boundaries."""
+    """Batches over which one visit fades into the next, in deliberate violation of the paper's hard boundaries.
+    Experimental: no published result uses it."""
     on_bad_batch: OnBadBatch = "raise"
-    """A batch with NaN, a wrong shape or unknown labels either ends the run (which can be resumed) or is skipped."""
+    """A batch with NaN, a wrong shape or unknown labels either ends the run (which can be resumed) or is skipped.
+    "skip" is experimental: no published result uses it."""
     seed: int = 0
     device: str = "cpu"
     pool: Literal["auto", "eager", "stacked"] = "auto"
@@ -180,7 +188,8 @@ class RunConfig:
     track: bool = False
     """Record accuracy over the stream: on each batch before training, and on all tasks after each visit."""
     idle_on_host: bool = False
-    """stacked: keep experts that are not in use in host memory; what the gate needs stays on the device."""
+    """stacked: keep experts that are not in use in host memory; what the gate needs stays on the device.
+    Experimental: no published result uses it."""
     net: str = "mlp"
     autoencoder: str = "mlp"
     """Network of the autoencoder score."""
@@ -217,7 +226,7 @@ def _read_fields(kind: type[Config], values: Mapping[str, Any]) -> Config:
     known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
     for name in values:
         if name not in known:
-            raise ValueError(f"{name}: no such setting; there are {', '.join(known)}")
+            raise ValueError(f"{name}: no such setting; expected one of {', '.join(known)}")
     return kind(**values)
 
 
@@ -232,7 +241,7 @@ def override(config: Config, assignment: str) -> Config:
     """
     path, equals, text = assignment.partition("=")
     if path in ("scenario", "method", "recipe"):
-        raise ValueError(f"{path}: not a setting; it decides the others, so give it as itself")
+        raise ValueError(f"{path}: cannot be overridden: it determines other settings and has an option of its own")
     if not equals:
         raise ValueError(f"{assignment!r}: expected key=value, for example learner.epsilon=5")
     changed: Config = _override(config, path.split("."), text, path)
@@ -302,11 +311,11 @@ def _options(expected: Any) -> tuple[Any, ...]:
 
 
 def _describe(expected: Any) -> str:
-    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
     literals = [repr(value) for option in _options(expected) for value in get_args(option)]
     return " or ".join([names[option] for option in _options(expected) if option in names] + literals)
 
 
-def _require(holds: bool, name: str, came: object, expected: str) -> None:
+def _require(holds: bool, name: str, value: object, expected: str) -> None:
     if not holds:
-        raise ValueError(f"{name}: got {came!r}, expected {expected}")
+        raise ValueError(f"{name}: got {value!r}, expected {expected}")

@@ -50,7 +50,7 @@ class ScenarioInfo:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedDataset:
     """A loaded data set: rows on the device, and class names."""
 
     train: Source
@@ -158,7 +158,7 @@ def _split(
     return Scenario.in_order(made, len(data.class_names))
 
 
-def _class_task(data: Loaded, classes: Sequence[int] | np.ndarray, prepare: Prepare, domain: str = "") -> Task:
+def _class_task(data: LoadedDataset, classes: Sequence[int] | np.ndarray, prepare: Prepare, domain: str = "") -> Task:
     import torch
 
     from hge.data.scenarios import Part, Task
@@ -172,7 +172,7 @@ def _class_task(data: Loaded, classes: Sequence[int] | np.ndarray, prepare: Prep
     return Task(parts[0], parts[1], shown, domain)
 
 
-def _loaded(name: str, request: Request) -> Loaded:
+def _loaded(name: str, request: Request) -> LoadedDataset:
     if name == "digits":
         return _digits(request.keys, request.device)
     bare, _, size = name.partition("@")  # mnist@32: resized to 32 pixels
@@ -180,14 +180,14 @@ def _loaded(name: str, request: Request) -> Loaded:
 
 
 @lru_cache(maxsize=8)
-def _image_set(name: str, size: int, folder: Path, device: str) -> Loaded:
+def _image_set(name: str, size: int, folder: Path, device: str) -> LoadedDataset:
     """Load a data set onto the device, with its images resized once; several runs in one process share it."""
     import torch
 
     return _on_device(load(name, folder), size, torch.device(device))
 
 
-def _on_device(images: ImageSet, size: int, device: torch.device) -> Loaded:
+def _on_device(images: ImageSet, size: int, device: torch.device) -> LoadedDataset:
     import torch
 
     from hge.data.scenarios import Source
@@ -196,10 +196,10 @@ def _on_device(images: ImageSet, size: int, device: torch.device) -> Loaded:
         Source(resize(torch.from_numpy(x), size) if size else torch.from_numpy(x), torch.from_numpy(y)).to(device)
         for x, y in ((images.train_images, images.train_labels), (images.test_images, images.test_labels))
     )
-    return Loaded(train, test, images.class_names, images.coarse_labels_of_class)
+    return LoadedDataset(train, test, images.class_names, images.coarse_labels_of_class)
 
 
-def _digits(keys: Keys, device: torch.device) -> Loaded:
+def _digits(keys: Keys, device: torch.device) -> LoadedDataset:
     """scikit-learn's 8×8 digits: 80 % of each class for training, 20 % for testing, drawn by the seed."""
     import torch
     from sklearn.datasets import load_digits
@@ -212,7 +212,7 @@ def _digits(keys: Keys, device: torch.device) -> Loaded:
     rows = train_test_split(np.arange(len(y)), test_size=0.2, stratify=y, random_state=seed)
     images, labels = torch.from_numpy((x / 16).astype(np.float32)), torch.from_numpy(y.astype(np.int64))
     train, test = (Source(images[part], labels[part]).to(device) for part in rows)
-    return Loaded(train, test, tuple("0123456789"))
+    return LoadedDataset(train, test, tuple("0123456789"))
 
 
 def _info(
@@ -227,38 +227,45 @@ def _info(
     return ScenarioInfo(name, about, tasks, most_tasks or tasks, batch_size, datasets, build)
 
 
-ENDLESS = 10**6
+UNLIMITED = 10**6
 """No practical limit: there are enough permutations."""
 
 SCENARIOS: dict[str, ScenarioInfo] = {
     info.name: info
     for info in (
-        _info("split-digits", "8×8 digits, 2 classes a task", 5, split_digits),
+        _info("split-digits", "8×8 digits, 2 classes per task", 5, split_digits),
         _info(
             "permuted-digits",
             "8×8 digits, pixels permuted per task",
             10,
             partial(permuted, "digits"),
-            most_tasks=ENDLESS,
+            most_tasks=UNLIMITED,
         ),
         _info("recurring-digits", "split-digits in the order A B A C B D A E C", 5, recurring_digits),
         _info(
-            "pmnist", "MNIST, pixels permuted per task", 20, partial(permuted, "mnist"), ("mnist",), most_tasks=ENDLESS
+            "pmnist",
+            "MNIST, pixels permuted per task",
+            20,
+            partial(permuted, "mnist"),
+            ("mnist",),
+            most_tasks=UNLIMITED,
         ),
-        _info("smnist", "MNIST, 2 classes a task", 5, partial(_split, "mnist", 5, Flatten()), ("mnist",)),
-        _info("cif10", "CIFAR-10, 2 classes a task", 5, partial(_split, "cifar10", 5, AsIs()), ("cifar10",)),
-        _info("cif100-10", "CIFAR-100, 10 classes a task", 10, partial(_split, "cifar100", 10, AsIs()), ("cifar100",)),
-        _info("cif100-20", "CIFAR-100, 5 classes a task", 20, partial(_split, "cifar100", 20, AsIs()), ("cifar100",)),
+        _info("smnist", "MNIST, 2 classes per task", 5, partial(_split, "mnist", 5, Flatten()), ("mnist",)),
+        _info("cif10", "CIFAR-10, 2 classes per task", 5, partial(_split, "cifar10", 5, AsIs()), ("cifar10",)),
+        _info(
+            "cif100-10", "CIFAR-100, 10 classes per task", 10, partial(_split, "cifar100", 10, AsIs()), ("cifar100",)
+        ),
+        _info("cif100-20", "CIFAR-100, 5 classes per task", 20, partial(_split, "cifar100", 20, AsIs()), ("cifar100",)),
         _info(
             "imgnet-10",
-            "Tiny ImageNet, 100 classes, 10 a task",
+            "Tiny ImageNet, 100 classes, 10 per task",
             10,
             partial(_split, "tiny-imagenet", 10, AsIs()),
             ("tiny-imagenet",),
         ),
         _info(
             "imgnet-20",
-            "Tiny ImageNet, 100 classes, 5 a task",
+            "Tiny ImageNet, 100 classes, 5 per task",
             20,
             partial(_split, "tiny-imagenet", 20, AsIs()),
             ("tiny-imagenet",),
@@ -291,7 +298,7 @@ SCENARIOS: dict[str, ScenarioInfo] = {
             partial(hybrid, "cifar100", "tiny-imagenet", (AsIs(), AsIs())),
             ("cifar100", "tiny-imagenet"),
         ),
-        _info("cif100-superclasses", "CIFAR-100, a pair of superclasses a task", 10, superclass_pairs, ("cifar100",)),
-        _info("image-folder", "your images: --data DIR, a folder per class", 2, image_folder, most_tasks=ENDLESS),
+        _info("cif100-superclasses", "CIFAR-100, a pair of superclasses per task", 10, superclass_pairs, ("cifar100",)),
+        _info("image-folder", "your images: --data DIR, a folder per class", 2, image_folder, most_tasks=UNLIMITED),
     )
 }

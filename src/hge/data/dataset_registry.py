@@ -16,20 +16,20 @@ from hge.data.formats import ImageSet
 class Layout:
     """One possible layout of a set's files in the data folder."""
 
-    place: str
+    path: str
     """The folder or archive, relative to the data folder."""
     read: Callable[[Path], ImageSet]
-    needs: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
     """Files and folders that must be in the folder; none for an archive."""
-    also: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
     """Optional files, used if present."""
-    home: str = ""
-    """Destination of an import, if not `place`."""
+    import_path: str = ""
+    """Destination of an import, if not `path`."""
 
     def complete(self, at: Path) -> bool:
         """Return whether everything needed is at `at`."""
         # unlike Path's methods, these return False if a folder may not be entered
-        return all(os.path.exists(at / part) for part in self.needs) if self.needs else os.path.isfile(at)
+        return all(os.path.exists(at / part) for part in self.required) if self.required else os.path.isfile(at)
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Download:
 
     url: str
     checksum: str
-    place: str
+    path: str
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownVariant:
     """A variant of a set, recognised by the sha256 of its arrays: C order, uint8; Tiny ImageNet's channels last."""
 
     variant: str
@@ -76,12 +76,12 @@ def _idx_layouts(title: str, class_names: str) -> tuple[Layout, ...]:
     """Return the layouts of the four idx files, gzipped or unpacked, in torchvision's folder or one level higher."""
     return tuple(
         Layout(
-            place,
+            path,
             partial(formats.read_mnist, suffix=suffix, class_names=tuple(class_names.split())),
-            needs=tuple(f"{file}{suffix}" for file in _IDX_FILES),
-            home=f"{title}/raw",
+            required=tuple(f"{file}{suffix}" for file in _IDX_FILES),
+            import_path=f"{title}/raw",
         )
-        for place in (f"{title}/raw", title, f"{title.lower()}/raw", title.lower())
+        for path in (f"{title}/raw", title, f"{title.lower()}/raw", title.lower())
         for suffix in (".gz", "")
     )
 
@@ -143,7 +143,7 @@ DATASETS: dict[str, DatasetInfo] = {
                 Layout(
                     "cifar-10-batches-py",
                     formats.read_cifar10,
-                    needs=("batches.meta", *(f"data_batch_{i}" for i in range(1, 6)), "test_batch"),
+                    required=("batches.meta", *(f"data_batch_{i}" for i in range(1, 6)), "test_batch"),
                 ),
             ),
             (_archive(f"{_TORONTO}cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),),
@@ -153,7 +153,7 @@ DATASETS: dict[str, DatasetInfo] = {
             "CIFAR-100",
             (
                 Layout("cifar-100-python.tar.gz", formats.read_cifar100),
-                Layout("cifar-100-python", formats.read_cifar100, needs=("meta", "train", "test")),
+                Layout("cifar-100-python", formats.read_cifar100, required=("meta", "train", "test")),
             ),
             (_archive(f"{_TORONTO}cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"),),
         ),
@@ -165,10 +165,10 @@ DATASETS: dict[str, DatasetInfo] = {
                 Layout(
                     "tiny-imagenet-200",
                     formats.read_tiny_imagenet,
-                    needs=("wnids.txt", "train", "val"),
-                    also=("words.txt",),
+                    required=("wnids.txt", "train", "val"),
+                    optional=("words.txt",),
                 ),
-                Layout("tiny-imagenet-200-32px", formats.read_tiny_imagenet_32px, needs=("train.npz", "val.npz")),
+                Layout("tiny-imagenet-200-32px", formats.read_tiny_imagenet_32px, required=("train.npz", "val.npz")),
             ),
             (_archive("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"),),
             official=Counts((3, 32, 32), classes=200, train=500, test=50),
@@ -176,8 +176,8 @@ DATASETS: dict[str, DatasetInfo] = {
     )
 }
 
-KNOWN: dict[str, Known] = {
-    "mnist": Known(
+CHECKSUMS: dict[str, KnownVariant] = {
+    "mnist": KnownVariant(
         "official",
         {
             "train images": "741c988805d008ac6e4c904b69001ba184c24b2c540a4ef403f4c71b676cf757",
@@ -186,7 +186,7 @@ KNOWN: dict[str, Known] = {
             "test labels": "ddeff807876a9661a1110d45c266c86239a3a1b7d37da0c3716a7a683c852ff5",
         },
     ),
-    "kmnist": Known(
+    "kmnist": KnownVariant(
         "part: 8,000 + 2,000 of the official test images, not comparable",
         {
             "train images": "92bada63638cd5da0b49f6a5489c24c91fe01b4a906031770fe480d5ae2621a7",
@@ -195,7 +195,7 @@ KNOWN: dict[str, Known] = {
             "test labels": "59448e35097534e02942ea06ed46822594e8c0cb7bb2c2b45156d1f25f421d3c",
         },
     ),
-    "cifar10": Known(
+    "cifar10": KnownVariant(
         "official",
         {
             "train images": "9d5c2eddadb0deff02c14c350c0385aab7b1d5ff1edfeb4997c8dc8644960111",
@@ -204,7 +204,7 @@ KNOWN: dict[str, Known] = {
             "test labels": "cec8a24a1e92aa2ecaa0bbd3dbfa86bf6cd8759fbd209a832824c8cf0afca9d5",
         },
     ),
-    "cifar100": Known(
+    "cifar100": KnownVariant(
         "official",
         {
             "train images": "de64658905c6b161606e3649ddafce7cf86c7634a0cf9116d518e64ef46a33c5",
@@ -215,7 +215,7 @@ KNOWN: dict[str, Known] = {
             "test coarse": "48df17fb3bf299f43dd7e131db11ca0ea8b07d750be8b6dcf7ad6ff1b4cc721d",
         },
     ),
-    "tiny-imagenet": Known(
+    "tiny-imagenet": KnownVariant(
         "100 classes at 32 pixels, lossy, not comparable",
         {
             "train images": "272aafe3011074f6fab62c431a052fc62965d202706b56660fc9104628e9afd4",

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hge.data.dataset_registry import DATASETS, KNOWN, Counts, DatasetInfo, Download, Layout
+from hge.data.dataset_registry import CHECKSUMS, DATASETS, Counts, DatasetInfo, Download, Layout
 from hge.data.formats import ImageSet
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verification:
     """Result of verifying a set's files."""
 
     name: str
@@ -46,56 +46,58 @@ def data_folder(given: Path | None) -> Path:
 
 def find(name: str, folder: Path) -> Path | None:
     """Return the location of the set under `folder`, if it is there."""
-    return next((folder / layout.place for layout in _standing(name, folder)), None)
+    return next((folder / layout.path for layout in _present_layouts(name, folder)), None)
 
 
 def load(name: str, folder: Path) -> ImageSet:
     """Read a set, once per process. The arrays are shared and must not be modified."""
-    layout = next(_standing(name, folder), None)
+    layout = next(_present_layouts(name, folder), None)
     if layout is None:
-        raise ValueError(f"{DATASETS[name].title} is not there: {_advice(name, folder)}, or run `hge data get {name}`")
-    return _load(layout, (folder / layout.place).resolve())
+        raise ValueError(
+            f"{DATASETS[name].title} was not found: {_download_hint(name, folder)}, or run `hge data get {name}`"
+        )
+    return _load(layout, (folder / layout.path).resolve())
 
 
-def verify(name: str, folder: Path) -> Verdict:
+def verify(name: str, folder: Path) -> Verification:
     """Compare a set with the known checksums of its arrays, or with the official counts if none are known."""
-    layout = next(_standing(name, folder), None)
+    layout = next(_present_layouts(name, folder), None)
     if layout is None:
-        return Verdict(name, None, False, "missing", _advice(name, folder))
-    at = folder / layout.place
+        return Verification(name, None, False, "missing", _download_hint(name, folder))
+    at = folder / layout.path
     try:
         images = layout.read(at)
     except ValueError as error:
-        return Verdict(name, at, False, "unreadable", str(error))
-    known, came = KNOWN[name], _sha256(images, channels_last=name == "tiny-imagenet")
-    differ = [key for key, value in known.sha256.items() if came.get(key) != value]
+        return Verification(name, at, False, "unreadable", str(error))
+    known, found = CHECKSUMS[name], _sha256(images, channels_last=name == "tiny-imagenet")
+    differ = [key for key, value in known.sha256.items() if found.get(key) != value]
     counts = f"{len(images.train_labels):,} + {len(images.test_labels):,} images of {len(images.class_names)} classes"
     if not differ:
-        return Verdict(name, at, True, known.variant, f"{counts}, sha256 of every array as known")
+        return Verification(name, at, True, known.variant, f"{counts}, sha256 of every array as known")
     official = DATASETS[name].official
     if official is not None and _counts(images) == official:
-        return Verdict(name, at, True, "official counts; no checksum known", counts)
-    return Verdict(name, at, False, "unknown", f"{counts}, differs in {', '.join(differ)} from: {known.variant}")
+        return Verification(name, at, True, "official counts; no checksum known", counts)
+    return Verification(name, at, False, "unknown", f"{counts}, differs in {', '.join(differ)} from: {known.variant}")
 
 
 def get(name: str, folder: Path, progress: bool) -> Path:
     """Download the official files unless they are present, and return the location of the set."""
     info = _info(name)
-    verdict = verify(name, folder)
-    if verdict.found is not None and verdict.ok and verdict.variant.startswith("official"):
-        return verdict.found
+    verification = verify(name, folder)
+    if verification.found is not None and verification.ok and verification.variant.startswith("official"):
+        return verification.found
     try:
         pooch: Any = import_module("pooch")  # an optional, untyped dependency
     except ImportError:
         raise ValueError(f"downloading {info.title} needs pooch: pip install 'hge[data]'") from None
     pooch.get_logger().setLevel("WARNING")
     for download in info.downloads:
-        target = folder / download.place
+        target = folder / download.path
         with _bar(target.name, progress) as bar:
             _retrieve(pooch, info, download, target, pooch.HTTPDownloader(progressbar=bar, chunk_size=2**16))
     found = find(name, folder)
     if found is None:
-        raise ValueError(f"{info.title} is not there after its download: {_advice(name, folder)}")
+        raise ValueError(f"{info.title} was not found after its download: {_download_hint(name, folder)}")
     return found
 
 
@@ -107,22 +109,22 @@ def import_files(source: Path, folder: Path) -> list[str]:
     found: dict[str, tuple[Layout, Path]] = {}
     for name in DATASETS:
         for base in bases:
-            for layout in _standing(name, base):
-                at = base / layout.place
+            for layout in _present_layouts(name, base):
+                at = base / layout.path
                 if at == source or source in at.parents:
                     found.setdefault(name, (layout, at))
     if not found:
-        places = ", ".join(dict.fromkeys(layout.place for info in DATASETS.values() for layout in info.layouts))
-        raise ValueError(f"{source}: no known data set there, expected one of {places}")
-    homes = {name: folder / (layout.home or layout.place) for name, (layout, _) in found.items()}
-    present = [name for name, home in homes.items() if home.exists()]
+        places = ", ".join(dict.fromkeys(layout.path for info in DATASETS.values() for layout in info.layouts))
+        raise ValueError(f"{source}: no known data set found, expected one of {places}")
+    targets = {name: folder / (layout.import_path or layout.path) for name, (layout, _) in found.items()}
+    present = [name for name, target in targets.items() if target.exists()]
     for name in present:
         layout, at = found[name]
-        if not _same(name, layout.read(at), homes[name]):
-            raise ValueError(f"{homes[name]}: holds something else than {at}; move it away to import that")
+        if not _same(name, layout.read(at), targets[name]):
+            raise ValueError(f"{targets[name]}: contains other data than {at}; move it away to import the latter")
     for name, (layout, at) in found.items():
         if name not in present:
-            _copy(layout, at, homes[name])
+            _copy(layout, at, targets[name])
     return list(found)
 
 
@@ -132,12 +134,12 @@ def _info(name: str) -> DatasetInfo:
     return DATASETS[name]
 
 
-def _standing(name: str, folder: Path) -> Iterator[Layout]:
-    return (layout for layout in _info(name).layouts if layout.complete(folder / layout.place))
+def _present_layouts(name: str, folder: Path) -> Iterator[Layout]:
+    return (layout for layout in _info(name).layouts if layout.complete(folder / layout.path))
 
 
-def _advice(name: str, folder: Path) -> str:
-    files = [folder / download.place for download in DATASETS[name].downloads]
+def _download_hint(name: str, folder: Path) -> str:
+    files = [folder / download.path for download in DATASETS[name].downloads]
     return f"put {', '.join(file.name for file in files)} into {files[0].parent}"
 
 
@@ -214,27 +216,27 @@ def _bar(title: str, shown: bool) -> Iterator[Any]:
         yield Bar()
 
 
-def _same(name: str, images: ImageSet, home: Path) -> bool:
-    there = next((layout.read(home) for layout in DATASETS[name].layouts if layout.complete(home)), None)
+def _same(name: str, images: ImageSet, target: Path) -> bool:
+    there = next((layout.read(target) for layout in DATASETS[name].layouts if layout.complete(target)), None)
     return there is not None and _sha256(there) == _sha256(images)
 
 
-def _copy(layout: Layout, source: Path, home: Path) -> None:
+def _copy(layout: Layout, source: Path, target: Path) -> None:
     """Copy under a temporary name, check that it can be read, then rename it."""
-    part = home.with_name(f".{home.name}.{os.getpid()}.part")
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
-        if layout.needs:
+        if layout.required:
             part.mkdir()
-            for inner in (*layout.needs, *(inner for inner in layout.also if (source / inner).exists())):
+            for inner in (*layout.required, *(inner for inner in layout.optional if (source / inner).exists())):
                 copy = shutil.copytree if (source / inner).is_dir() else shutil.copyfile
                 copy(source / inner, part / inner)
         else:
             shutil.copyfile(source, part)
         layout.read(part)
-        part.rename(home)
+        part.rename(target)
     except OSError as error:
-        raise ValueError(f"{source}: could not be copied to {home} ({error})") from error
+        raise ValueError(f"{source}: could not be copied to {target} ({error})") from error
     except ValueError as error:
         raise ValueError(str(error).replace(str(part), str(source))) from error
     finally:

@@ -47,10 +47,10 @@ def read_idx(path: Path) -> Pixels:
         try:
             raw = gzip.decompress(raw)
         except (OSError, EOFError, zlib.error) as error:
-            raise ValueError(f"{path}: not a whole gzip file ({error})") from error
+            raise ValueError(f"{path}: not a complete gzip file ({error})") from error
     start = 4 + 4 * raw[3] if len(raw) > 3 else 4
     if raw[:3] != b"\0\0\x08" or len(raw) < start or start == 4:
-        raise ValueError(f"{path}: begins with {raw[:4].hex() or 'nothing'}, expected an idx header of unsigned bytes")
+        raise ValueError(f"{path}: starts with {raw[:4].hex() or 'nothing'}, expected an idx header of unsigned bytes")
     shape = struct.unpack(f">{raw[3]}I", raw[4:start])
     if len(raw) - start != math.prod(shape):
         raise ValueError(f"{path}: {len(raw) - start} bytes after the header, expected {math.prod(shape)} for {shape}")
@@ -109,7 +109,7 @@ def read_tiny_imagenet(path: Path) -> ImageSet:
             inside = [name.removeprefix(top) for name in archive.namelist() if name.startswith(top)]
             return _jpeg_set(path, inside, lambda name: archive.read(top + name))
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"{path}: not a whole zip file ({error})") from error
+        raise ValueError(f"{path}: not a complete zip file ({error})") from error
 
 
 def read_tiny_imagenet_32px(folder: Path) -> ImageSet:
@@ -122,7 +122,7 @@ def read_tiny_imagenet_32px(folder: Path) -> ImageSet:
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != (32, 32, 3):
             raise ValueError(f"{path}: images are {images.dtype} {images.shape}, expected uint8 (n, 32, 32, 3)")
         if names.ndim != 1 or names.dtype.kind != "U" or arrays["wnids"].shape != names.shape:
-            raise ValueError(f"{path}: wnids {arrays['wnids'].shape} and names {names.shape}, expected one a class")
+            raise ValueError(f"{path}: wnids {arrays['wnids'].shape} and names {names.shape}, expected one per class")
         labels = _labels(arrays["labels"], len(images), len(names), str(path))
         rows.append((np.ascontiguousarray(images.transpose(0, 3, 1, 2)), labels))
         classes.append((arrays["wnids"].tolist(), names.tolist()))
@@ -196,7 +196,7 @@ def _untar(path: Path, top: str) -> dict[str, bytes]:
             while stream.read(2**20):  # gzip's checksum is at the very end, after what tar reads
                 pass
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
-        raise ValueError(f"{path}: not a whole tar.gz file ({error})") from error
+        raise ValueError(f"{path}: not a complete tar.gz file ({error})") from error
     return found
 
 
@@ -219,7 +219,7 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> object:
         if (module, name) in _STAND_INS:
             return _STAND_INS[module, name]
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        raise pickle.UnpicklingError(f"it refers to {module}.{name}")
 
 
 class _PickledArray:
@@ -280,7 +280,7 @@ def _jpeg_set(path: Path, inside: Iterable[str], read: Callable[[str], bytes]) -
         raise ValueError(f"{path / 'train' / empty[0]}: no JPEG images, expected some of each class in wnids.txt")
     lost = {name for name in jpegs if name.startswith("val/")} ^ {name for name, _ in val}
     if lost:
-        raise ValueError(f"{path / min(lost)}: stands in only one of val/images and val/val_annotations.txt")
+        raise ValueError(f"{path / min(lost)}: is in only one of val/images and val/val_annotations.txt")
     names = tuple(words.get(wnid, wnid) for wnid in wnids)
     return ImageSet(*_jpegs(path, train, wnids, read), *_jpegs(path, val, wnids, read), names)
 
@@ -297,7 +297,7 @@ def _jpegs(path: Path, rows: list[tuple[str, str]], wnids: list[str], read: Call
             with Image.open(io.BytesIO(read(name)), formats=("JPEG",)) as image:
                 small = image.convert("RGB").resize((32, 32), Image.Resampling.BILINEAR)
         except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-            raise ValueError(f"{path / name}: not a whole JPEG image ({error})") from error
+            raise ValueError(f"{path / name}: not a complete JPEG image ({error})") from error
         images[i] = np.asarray(small).transpose(2, 0, 1)
     return images, _labels(np.array([label[wnid] for _, wnid in rows]), len(rows), len(wnids), str(path))
 

@@ -12,7 +12,7 @@ from hge.data.scenarios import Part, Scenario, Task
 PARTS = 10
 
 
-def for_choosing(scenario: Scenario) -> Scenario:
+def validation_scenario(scenario: Scenario) -> Scenario:
     """Return the scenario with the validation part in place of the test part; it contains no test row."""
     return replace(scenario, tasks=tuple(_split(task) for task in scenario.tasks))
 

@@ -28,7 +28,7 @@ def read_image_folder(folder: Path, size: int = 32) -> ImageSet:
         files = sorted(p for p in place.rglob("*") if p.suffix.lower() in SUFFIXES)
         if not files:
             endings = ", ".join(sorted(SUFFIXES))
-            raise ValueError(f"{place}: no images there; expected a folder of images per class (--data), in {endings}")
+            raise ValueError(f"{place}: no images found; expected a folder of images per class (--data), in {endings}")
         images += [_read_image(file, size) for file in files]
         labels += [label] * len(files)
     if len(classes) < 2:
@@ -54,7 +54,7 @@ def _read_image(file: Path, size: int) -> npt.NDArray[np.uint8]:
     except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(f"{file}: not a readable image ({error})") from None
     if mode in ("I", "F"):
-        raise ValueError(f"{file}: got an image of mode {mode}, whose white nobody knows; expected 8 or 16 bits")
+        raise ValueError(f"{file}: got an image of mode {mode}, whose maximum is not defined; expected 8 or 16 bits")
     return np.ascontiguousarray(np.asarray(small, dtype=np.uint8).transpose(2, 0, 1))
 
 

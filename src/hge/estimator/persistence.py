@@ -10,7 +10,7 @@ import torch
 
 from hge.core.types import Batch
 from hge.learning.checkpoint import CheckpointError, Checkpoints, read_checkpoint
-from hge.learning.state import Snapshot, take
+from hge.learning.state import Snapshot, take_snapshot
 
 LABEL_KINDS = "biufU"
 """numpy dtype kinds of labels that JSON can represent: booleans, numbers, strings."""
@@ -36,7 +36,7 @@ def save_model(model: Any, folder: Path) -> None:
         "seed": model._learner.keys.seed,
         "skipped": model.batches_skipped_,
     }
-    snapshot = take(model._learner)
+    snapshot = take_snapshot(model._learner)
     rows = model._waiting.rows
     waiting = {"waiting.x": rows.x.contiguous(), "waiting.y": rows.y.contiguous()}
     Checkpoints(folder).write(Snapshot(snapshot.facts, snapshot.tensors | waiting, snapshot.experts), facts)

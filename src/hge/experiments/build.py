@@ -29,12 +29,12 @@ def check(config: RunConfig) -> None:
     """Reject settings that cannot run, before anything is built."""
     resolve_device(config.device)
     if config.precision != "fp32" and torch.device(config.device).type == "cpu":
-        raise ValueError(f"precision: got {config.precision!r}, expected fp32: a CPU computes no other")
+        raise ValueError(f"precision: got {config.precision!r}, expected fp32 on a CPU")
     if config.method not in METHODS:
         raise ValueError(f"method: got {config.method!r}, expected one of {', '.join(METHODS)}")
     if config.track and not METHODS[config.method].answers_any_time:
-        able = sorted(name for name, method in METHODS.items() if method.answers_any_time)
-        raise ValueError(f"track: got method {config.method}, expected one of {', '.join(able)}")
+        supported = sorted(name for name, method in METHODS.items() if method.answers_any_time)
+        raise ValueError(f"track: got method {config.method}, expected one of {', '.join(supported)}")
     info = SCENARIOS[config.scenario]
     if config.mix and config.mix not in SCENARIOS:
         raise ValueError(f"mix: got {config.mix!r}, expected one of {', '.join(SCENARIOS)}")
@@ -48,8 +48,8 @@ def check(config: RunConfig) -> None:
 def check_resumable(method: str) -> None:
     """Reject a method that cannot resume from a checkpoint."""
     if not METHODS[method].learns_a_stream:
-        able = sorted(name for name, other in METHODS.items() if other.learns_a_stream)
-        raise ValueError(f"resume: got method {method}, expected one of {', '.join(able)}")
+        supported = sorted(name for name, other in METHODS.items() if other.learns_a_stream)
+        raise ValueError(f"resume: got method {method}, expected one of {', '.join(supported)}")
 
 
 def build_scenario(config: RunConfig, keys: Keys, data: Path | None) -> Scenario:
@@ -89,7 +89,7 @@ def build_answers(config: RunConfig, learner: OnlineLearner, tasks: int) -> list
 
 def no_task() -> int:
     """Raise: passed as `current_task` to methods that are not given tasks."""
-    raise AssertionError("a method that is not given tasks has asked for one")
+    raise AssertionError("a method that is not given tasks requested the current task")
 
 
 def build_pool(config: RunConfig, scenario: Scenario, keys: Keys) -> ExpertPool:

@@ -18,7 +18,7 @@ from hge.gating.tree import FloatArray, IntArray
 from hge.learning.online import Answers, Routing, Step
 from hge.learning.routing import ROWS_AT_ONCE
 
-BELONGS = 0.1
+OWNER_SHARE = 0.1
 """An expert belongs to a task if it was trained on at least this share of the task's batches (Section 5.3)."""
 RUNAWAY = 5
 """If more experts than this are created within one task, the run counts as not finished (Section 5.1)."""
@@ -68,10 +68,10 @@ class Ledger:
         return {"trained": trained, "created": self.created, "promoted": list(self.promoted.items())}
 
     @classmethod
-    def from_json(cls, facts: dict[str, Any], task_of_step: list[int]) -> Ledger:
+    def from_json(cls, values: dict[str, Any], task_of_step: list[int]) -> Ledger:
         """Read a ledger returned by `as_json`."""
-        ledger = cls(task_of_step, created=[(s, e) for s, e in facts["created"]], promoted=dict(facts["promoted"]))
-        for task, counts in facts["trained"].items():
+        ledger = cls(task_of_step, created=[(s, e) for s, e in values["created"]], promoted=dict(values["promoted"]))
+        for task, counts in values["trained"].items():
             ledger.trained[int(task)] = Counter({int(e): n for e, n in counts.items()})
         return ledger
 
@@ -108,7 +108,7 @@ class Ledger:
         """Return, for each task, the experts that belong to it."""
         batches = Counter(self.task_of_step)
         return [
-            {expert for expert, count in self.trained[task].items() if count >= BELONGS * batches[task]}
+            {expert for expert, count in self.trained[task].items() if count >= OWNER_SHARE * batches[task]}
             for task in range(tasks)
         ]
 
@@ -151,13 +151,15 @@ def evaluate(
         experts = len(answerer.learner.experts)
         batches = list(task.test.batches(ROWS_AT_ONCE if routing == "sample" else batch_size))
         routes = [answerer.route(batch.x, routing) for batch in batches]
-        said = [answerer.probabilities(b.x, r, classes).argmax(axis=1) for b, r in zip(batches, routes, strict=True)]
+        predicted = [
+            answerer.probabilities(b.x, r, classes).argmax(axis=1) for b, r in zip(batches, routes, strict=True)
+        ]
         chosen: IntArray = np.concatenate([r.expert for r in routes])
         labels = torch.cat([batch.y for batch in batches]).cpu().numpy()
-        right: npt.NDArray[Any] = np.concatenate(said) == labels
+        correct: npt.NDArray[Any] = np.concatenate(predicted) == labels
         rows.append(
             (
-                100 * float(right.mean()),
+                100 * float(correct.mean()),
                 100 * float(np.isin(chosen, list(own)).mean()),
                 float(np.concatenate([r.queried for r in routes]).mean()),
                 100 * np.bincount(chosen, minlength=experts) / len(chosen),

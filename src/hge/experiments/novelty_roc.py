@@ -21,20 +21,20 @@ POINTS = np.linspace(0, 1, 21)
 """False alarm rates at which the curve is recorded."""
 
 
-def last_task_unknown(pool: ExpertPool, experts: Sequence[Expert], known: Tensor, foreign: Tensor) -> dict[str, Any]:
+def unknown_task_roc(pool: ExpertPool, experts: Sequence[Expert], known: Tensor, novel: Tensor) -> dict[str, Any]:
     """Leave out the last expert; return the ROC of separating its task's rows from those of all other tasks."""
     calibration = Calibration(pool, experts[:-1])
     calibration.fit()
     usual = {expert.id: _on_replay(pool, expert) for expert in calibration.experts}
-    strange = [
+    novelty = [
         np.concatenate([_unknown(pool, calibration, usual, part) for part in torch.split(rows, ROWS_AT_ONCE)])
-        for rows in (known, foreign)
+        for rows in (known, novel)
     ]
-    is_foreign = np.repeat([0, 1], [len(rows) for rows in strange])
-    scores = np.concatenate(strange)
-    false_alarms, found, _ = roc_curve(is_foreign, scores)
+    is_novel = np.repeat([0, 1], [len(rows) for rows in novelty])
+    scores = np.concatenate(novelty)
+    false_alarms, found, _ = roc_curve(is_novel, scores)
     return {
-        "area": round(100 * float(roc_auc_score(is_foreign, scores)), 3),
+        "area": round(100 * float(roc_auc_score(is_novel, scores)), 3),
         "false_alarms": POINTS.round(2).tolist(),
         "found": np.interp(POINTS, false_alarms, found).round(4).tolist(),
     }

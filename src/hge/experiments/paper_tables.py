@@ -20,7 +20,7 @@ TITLES = {
     4: "Accuracy on continual learning benchmarks (%)",
     5: "Accuracy on hybrid scenarios (%)",
 }
-TOGETHER = {
+MERGED_ROWS = {
     "cifar-all": ("cif10", "cif100-10", "cif100-20"),
     "imagenet-all": ("imgnet-10", "imgnet-20"),
 }
@@ -64,12 +64,14 @@ def _read(text: str) -> list[Cell]:
     cells = []
     for row in rows:
         for column, value in zip(header[1:], row[1:], strict=True):
-            scenario, who = (row[0], column) if header[0] == "scenario" else (column, row[0])
-            method, figure = who.split(": ")
+            scenario, label = (row[0], column) if header[0] == "scenario" else (column, row[0])
+            method, figure = label.split(": ")
             short, dot, statistic = figure.partition(".")
             figure = _FIGURES.get(short, short) + dot + statistic
             if value != "N/A":
-                cells += [Cell(name, method, figure, *_number(value)) for name in TOGETHER.get(scenario, (scenario,))]
+                cells += [
+                    Cell(name, method, figure, *_number(value)) for name in MERGED_ROWS.get(scenario, (scenario,))
+                ]
     return cells
 
 

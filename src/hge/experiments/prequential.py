@@ -34,34 +34,34 @@ class Tracker:
     after_visits: list[list[float]] = field(default_factory=list)
     """Accuracy of every task after each visit, in percent."""
 
-    def until_stop(self, step: int) -> int:
+    def until_next_test(self, step: int) -> int:
         """Return the number of batches until the next test.
 
-        >>> Tracker(1000, (500, 1000), "sample", 32).until_stop(498)
+        >>> Tracker(1000, (500, 1000), "sample", 32).until_next_test(498)
         2
         """
         next_end = self.ends[bisect_right(self.ends, step)] if step < self.ends[-1] else self.total
         return min(self._every - step % self._every, next_end - step)
 
-    def wants(self, step: int) -> bool:
+    def is_due(self, step: int) -> bool:
         """Return whether the batch of this step is to be predicted before it is learned."""
         return step > 0 and step % self._every == 0
 
-    def answer(self, step: int, batch: Batch, answerer: Answers, classes: int) -> None:
+    def predict(self, step: int, batch: Batch, answerer: Answers, classes: int) -> None:
         """Predict a batch before it is learned, and record the accuracy."""
         routes = answerer.route(batch.x, self.routing)
-        right = answerer.probabilities(batch.x, routes, classes).argmax(axis=1) == batch.y.cpu().numpy()
-        self.prequential.append((step, round(100 * float(right.mean()), 2)))
+        correct = answerer.probabilities(batch.x, routes, classes).argmax(axis=1) == batch.y.cpu().numpy()
+        self.prequential.append((step, round(100 * float(correct.mean()), 2)))
 
     def test(self, step: int, answers: Sequence[Answers], tasks: Sequence[Task], classes: int) -> None:
         """Test all tasks, including those not seen yet, if a visit has ended."""
-        over = bisect_right(self.ends, step)
-        if len(self.after_visits) < over:
-            nobody: list[set[int]] = [set() for _ in tasks]
-            figures = evaluate(answers, tasks, nobody, classes, self.routing, self.batch_size)
+        ended = bisect_right(self.ends, step)
+        if len(self.after_visits) < ended:
+            no_owners: list[set[int]] = [set() for _ in tasks]
+            figures = evaluate(answers, tasks, no_owners, classes, self.routing, self.batch_size)
             # More than one visit may have ended, if all batches of one were bad.
             row = [round(accuracy, 2) for accuracy in figures.by_task]
-            self.after_visits += [row] * (over - len(self.after_visits))
+            self.after_visits += [row] * (ended - len(self.after_visits))
 
     def as_json(self) -> dict[str, Any]:
         """Return the results so far."""
@@ -72,7 +72,7 @@ class Tracker:
             "after_visits": self.after_visits,
         }
 
-    def go_on(self, found: dict[str, Any]) -> None:
+    def load_json(self, found: dict[str, Any]) -> None:
         """Restore results returned by `as_json`."""
         self.prequential = [(step, accuracy) for step, accuracy in found["prequential"]]
         self.after_visits = found["after_visits"]
@@ -82,7 +82,7 @@ class Tracker:
         return max(1, -(-self.total // POINTS))
 
 
-def can_be_drawn(result: Mapping[str, Any]) -> bool:
+def has_tracked_accuracy(result: Mapping[str, Any]) -> bool:
     """Return whether a result has tracked accuracies; a runaway run may have ended before the first."""
     tracked = result.get("tracked")
     return bool(tracked and tracked["prequential"] and tracked["after_visits"])
@@ -94,12 +94,12 @@ def forgetting(after_visits: Sequence[Sequence[float]], visited: Sequence[int]) 
     >>> forgetting([[90, 0], [80, 70]], visited=[0, 1])
     10.0
     """
-    falls = []
+    drops = []
     for task in dict.fromkeys(visited[:-1]):
         own = [row[task] for row in after_visits[visited.index(task) :]]
         if len(own) > 1:
-            falls.append(max(own[:-1]) - own[-1])
-    return float(np.mean(falls)) if falls else None
+            drops.append(max(own[:-1]) - own[-1])
+    return float(np.mean(drops)) if drops else None
 
 
 def average_incremental_accuracy(after_visits: Sequence[Sequence[float]], visited: Sequence[int]) -> float:

@@ -41,7 +41,7 @@ PAPER: dict[str, PaperSettings] = {
     "cif100-superclasses": PaperSettings(400, 0.75, convolutional=True, adam=True),
 }
 
-TOLD = (
+RECIPE_INDEPENDENT = (
     *("tasks", "epochs", "seed", "batch_size", "test_batch_size", "mix", "visits", "blend"),
     *("device", "pool", "precision", "idle_on_host", "routing", "track"),
 )
@@ -80,7 +80,7 @@ def changes(config: RunConfig) -> dict[str, Any]:
             continue  # not used by this method
         if isinstance(value, dict):
             found |= {f"{name}.{inner}": v for inner, v in value.items() if v != recipe[name][inner]}
-        elif value != recipe[name] and name not in TOLD:
+        elif value != recipe[name] and name not in RECIPE_INDEPENDENT:
             found[name] = value
     return found
 

@@ -23,7 +23,7 @@ NOT_COMPARABLE = frozenset({"mnist-kmnist", "imgnet-10", "imgnet-20", "cif-imgne
 OURS = {"GE": "ge", "GE w/o review": "ge-no-review", "HGE": "hge", "TAME": "tame", "Separate": "separate"}
 """The paper's name of a method -> ours; other rows of Table 4 are quoted."""
 PERCENTAGES = ("accuracy", "gate_accuracy")
-AS_GOOD_AS, ROUNDING = 0.5, 0.005
+MIN_HALF_WIDTH, ROUNDING = 0.5, 0.005
 """Minimum half-width of an interval: for means and medians of percentages; for all else (rounding in print)."""
 RULE = (
     "Reproduced: our mean lies within the paper's mean ± its standard deviation (means and medians of percentages: "
@@ -33,15 +33,18 @@ RULE = (
     "never promoted. Short: after fewer epochs than the paper's. Not comparable: other data than the paper's. Quoted: "
     "the paper has it from elsewhere, and it is not implemented here."
 )
-NEEDED = {"scenario", "method", "recipe", "score", "tasks", "epochs", "seed", "batch_size", "test_batch_size"}
+REQUIRED_PROTOCOL = {
+    *("scenario", "method", "recipe", "score", "tasks"),
+    *("epochs", "seed", "batch_size", "test_batch_size"),
+}
 """Required fields of a result's protocol."""
-FIGURES = (
+REQUIRED_FIGURES = (
     *("accuracy_sample", "accuracy_batch", "gate_accuracy_sample", "gate_accuracy_batch"),
     *("experts_queried_sample", "experts_queried_batch", "experts", "experts_unpromoted"),
     *("switches_found", "switches_missed", "switches_false"),
 )
 """Required fields of a run's result, besides its protocol."""
-FOR_CHOOSING = 100
+FIRST_VALIDATION_SEED = 100
 """Seeds from this one on are for choosing settings, not for reporting (docs/protocol.md)."""
 Result = dict[str, Any]
 
@@ -116,28 +119,30 @@ def read_results(folder: Path) -> list[Result]:
         except ValueError as error:
             raise ValueError(f"{path}: damaged, expected JSON ({error})") from None
         protocol = content.get("protocol") if isinstance(content, dict) else None
-        told = isinstance(protocol, dict) and protocol.keys() >= NEEDED and protocol["method"] in METHODS
-        if told and ("accuracy_batch" in content or "organisation" in content):
-            _check_whole(path, content)
+        is_result = (
+            isinstance(protocol, dict) and protocol.keys() >= REQUIRED_PROTOCOL and protocol["method"] in METHODS
+        )
+        if is_result and ("accuracy_batch" in content or "organisation" in content):
+            _check_fields(path, content)
             found.append(content)
     return found
 
 
-def _check_whole(path: Path, result: Result) -> None:
+def _check_fields(path: Path, result: Result) -> None:
     """Raise an error that names the file if a field needed by the tables or the report is missing or invalid."""
-    told = result["protocol"]
-    parts: list[tuple[str, Any, type]] = [(name, told[name], str) for name in ("scenario", "recipe", "score")]
-    parts += [(name, told[name], int) for name in ("tasks", "epochs", "seed", "batch_size", "test_batch_size")]
+    protocol = result["protocol"]
+    parts: list[tuple[str, Any, type]] = [(name, protocol[name], str) for name in ("scenario", "recipe", "score")]
+    parts += [(name, protocol[name], int) for name in ("tasks", "epochs", "seed", "batch_size", "test_batch_size")]
     parts += [("tasks", result.get("tasks"), list)]
     if "organisation" in result:
         rows = result["organisation"] if isinstance(result["organisation"], dict) else {}
         parts += [(f"organisation.{name}", rows.get(name), dict) for name in ("ge", "hge", "upper")]
         parts += [("upper_statistics", result.get("upper_statistics"), dict)]
     else:
-        parts += [(name, result.get(name), Real) for name in FIGURES]
+        parts += [(name, result.get(name), Real) for name in REQUIRED_FIGURES]
     for name, value, kind in parts:
         if not isinstance(value, kind) or isinstance(value, bool) or value == []:
-            raise ValueError(f"{path}: damaged, expected what `hge run` wrote there ({name}: {value!r})")
+            raise ValueError(f"{path}: damaged, expected a file written by `hge run` ({name}: {value!r})")
 
 
 def build_table(number: int, results: Iterable[Result]) -> list[Line]:
@@ -189,7 +194,7 @@ def judge(cell: Cell, mean: float | None, failed: float = 1.0, missing: float = 
         return "worse"
     figure, _, statistic = cell.figure.partition(".")
     is_average = statistic in ("", "mean", "median")
-    least = AS_GOOD_AS if is_average and figure in PERCENTAGES else ROUNDING
+    least = MIN_HALF_WIDTH if is_average and figure in PERCENTAGES else ROUNDING
     if abs(mean - cell.mean) <= max(cell.std or 0.0, least) + 1e-9:
         return "reproduced"
     if not is_average:
@@ -212,13 +217,13 @@ def spread(values: Sequence[float]) -> str:
 def _is_standard(protocol: dict[str, Any]) -> bool:
     """Return whether the scenario was run unchanged, with the recipe's score and batches and a reporting seed."""
     known = protocol["scenario"] in SCENARIOS and protocol["recipe"] in RECIPES
-    if not known or protocol["seed"] >= FOR_CHOOSING:
+    if not known or protocol["seed"] >= FIRST_VALIDATION_SEED:
         return False
     config = build_config(protocol["scenario"], protocol["method"], protocol["recipe"])
     changed = any(protocol.get(name) for name in ("mix", "visits", "blend", "changed"))
     same = all(protocol[name] == getattr(config, name) for name in ("tasks", "batch_size", "test_batch_size"))
-    asked = protocol["method"] not in ("tame", "separate")  # those two use no score
-    return same and not changed and (protocol["score"] == config.score.name or not asked)
+    uses_score = protocol["method"] not in ("tame", "separate")  # these two use no score
+    return same and not changed and (protocol["score"] == config.score.name or not uses_score)
 
 
 def _longest(runs: Sequence[Result]) -> list[Result]:

@@ -37,7 +37,9 @@ class RunRecorder:
         self.folder = folder
         for name, length in (resume_at or {}).items():
             if (found := (folder / name).stat().st_size) < length:
-                raise ValueError(f"{folder / name}: got {found} bytes, expected at least {length}; it was cut off")
+                raise ValueError(
+                    f"{folder / name}: got {found} bytes, expected at least {length}; the file was truncated"
+                )
         for stale in ("result.json", "report.html"):  # left from another run
             (folder / stale).unlink(missing_ok=True)
         write_json(folder / "config.json", config.as_json())
@@ -101,7 +103,9 @@ def _named(file: TextIO) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OSError(error.errno, f"{error.strerror}; --resume goes on from the last checkpoint", file.name) from None
+        raise OSError(
+            error.errno, f"{error.strerror}; --resume continues from the last checkpoint", file.name
+        ) from None
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ class RunRecord:
         """Read a run's folder; an error names the file that is missing."""
         for name in ("config.json", "events.jsonl", "trace.csv", "result.json"):
             if not (folder / name).is_file():
-                raise ValueError(f"{folder}: no {name} there; expected the folder of a finished run")
+                raise ValueError(f"{folder}: no {name} found; expected the folder of a finished run")
         return cls(
             _read(folder / "config.json", _read_json),
             _read(folder / "events.jsonl", _read_events),
@@ -136,7 +140,7 @@ def read_finished(folder: Path, config: RunConfig) -> dict[str, Any] | None:
         return None
 
 
-def forget_finished(folder: Path) -> None:
+def delete_result(folder: Path) -> None:
     """Delete the result, so that the next run in the folder does not count as finished."""
     (folder / "result.json").unlink(missing_ok=True)
 
@@ -150,7 +154,7 @@ def is_run_of(folder: Path, config: RunConfig) -> bool:
 def read_result(folder: Path) -> dict[str, Any]:
     """Read a run's result.json; raise an error if it is missing or damaged."""
     if not (folder / "result.json").is_file():
-        raise ValueError(f"{folder}: no result.json there; expected the folder of a finished run")
+        raise ValueError(f"{folder}: no result.json found; expected the folder of a finished run")
     result: dict[str, Any] = _read(folder / "result.json", _read_json)
     return result
 
@@ -169,10 +173,10 @@ def environment() -> dict[str, Any]:
 
 def write_json(path: Path, value: Any) -> None:
     """Write indented JSON."""
-    write_whole(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+    write_atomically(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Write a file atomically, so that readers never see a partial one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -184,13 +188,13 @@ def _read(path: Path, reader: Callable[[Path], Any]) -> Any:
     try:
         return reader(path)
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: damaged, expected what `hge run` wrote there ({error})") from None
+        raise ValueError(f"{path}: damaged, expected a file written by `hge run` ({error})") from None
 
 
 def _read_json(path: Path) -> dict[str, Any]:
     value = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(value, dict) or not value:
-        raise ValueError("no settings or figures in it")
+        raise ValueError("it contains no settings or figures")
     return value
 
 
@@ -204,15 +208,15 @@ def _read_events(path: Path) -> list[dict[str, Any]]:
 def _read_trace(path: Path) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
     lines = path.read_text(encoding="utf-8").splitlines()[1:]
     if not lines:
-        raise ValueError("no batch in it")
+        raise ValueError("it contains no batch")
     return dict(zip(TRACE_COLUMNS, np.loadtxt(lines, delimiter=",", ndmin=2).T, strict=True))
 
 
 def commit() -> str:
     """Return HGE_COMMIT if set, else the commit of the source tree, with + if there are uncommitted changes."""
-    told = os.environ.get("HGE_COMMIT")
-    if told:
-        return told
+    given = os.environ.get("HGE_COMMIT")
+    if given:
+        return given
     here = Path(__file__)
     try:
         # An installed package may be inside another project's tree, whose commit is irrelevant.

@@ -26,7 +26,7 @@ from hge.experiments.metrics import Ledger, evaluate
 from hge.experiments.prequential import Tracker
 from hge.experiments.recipes import changes
 from hge.experiments.run_files import RunRecorder, commit, environment, read_finished
-from hge.experts.optim import repeatable
+from hge.experts.optim import deterministic_algorithms
 from hge.learning.checkpoint import Checkpoints, forget_checkpoints, has_checkpoint, read_checkpoint
 from hge.learning.online import OnlineLearner, Routing, Step
 from hge.learning.state import reading
@@ -34,7 +34,7 @@ from hge.learning.state import reading
 CHECKPOINTS = "checkpoints"
 CHECKPOINT_EVERY = 2_000
 """Number of batches between two checkpoints."""
-TOLD = (
+PROTOCOL_SETTINGS = (
     "scenario",
     "method",
     "recipe",
@@ -74,30 +74,30 @@ def run(
         check_resumable(config.method)
         if (finished := read_finished(folder, config)) is not None:
             return finished
-    with repeatable(config.deterministic):
-        journey = Journey(config, folder, data, checkpoint_every)
+    with deterministic_algorithms(config.deterministic):
+        session = RunSession(config, folder, data, checkpoint_every)
         if resume:
-            journey.go_on()
+            session.resume()
         else:
-            journey.forget()  # checkpoints of another run
+            session.delete_checkpoints()  # checkpoints of another run
         # Only now: if building fails, an older run's files are kept.
-        with RunRecorder(folder, config, journey.files) as recorder:
-            journey.learn(recorder, on_step)
-            speed = round(journey.rows / journey.seconds, 1)
-            told = {"samples_per_second": speed, "protocol": protocol(config) | journey.provenance}
-            result = journey.result() | told
+        with RunRecorder(folder, config, session.files) as recorder:
+            session.learn(recorder, on_step)
+            speed = round(session.rows / session.seconds, 1)
+            result = session.result()
+            result |= {"samples_per_second": speed, "protocol": protocol(config) | session.provenance}
             recorder.result(result)
-        journey.forget()  # nothing is left to resume
+        session.delete_checkpoints()  # nothing is left to resume
     return result
 
 
-def other_settings(folder: Path) -> ValueError:
+def settings_mismatch(folder: Path) -> ValueError:
     """Return the error for resuming with settings other than those of the run in the folder."""
-    told = f"resume: got other settings than those of the run in {folder}, expected the same"
-    return ValueError(f"{told}; without that folder it begins anew")
+    message = f"resume: got other settings than those of the run in {folder}, expected the same"
+    return ValueError(f"{message}; delete the folder to start from the beginning")
 
 
-class Journey:
+class RunSession:
     """State of a run: the learner, its stream and its record."""
 
     feed: Feed
@@ -124,26 +124,26 @@ class Journey:
         self.commits = [commit()]
         """Commits of the code, now and before interruptions; read at the start, since the files may change later."""
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Restore the last checkpoint; do nothing if there is none."""
         config, learner = self.config, self.learner
         if not has_checkpoint(self.checkpoints.folder):
             return
-        snapshot, facts = read_checkpoint(self.checkpoints.folder)
-        if "config" not in facts or RunConfig.from_json(facts["config"]) != config:
-            raise other_settings(self.folder)
+        snapshot, extra = read_checkpoint(self.checkpoints.folder)
+        if "config" not in extra or RunConfig.from_json(extra["config"]) != config:
+            raise settings_mismatch(self.folder)
         with reading(str(self.checkpoints.folder)):
             learner.restore(snapshot)
-            self.skipped, self.files = facts["skipped"], facts["files"]
-            self.seconds, self.rows = facts["seconds"], facts["rows"]
-            self.commits = [*(c for c in facts["commits"] if c != self.commits[-1]), self.commits[-1]]
+            self.skipped, self.files = extra["skipped"], extra["files"]
+            self.seconds, self.rows = extra["seconds"], extra["rows"]
+            self.commits = [*(c for c in extra["commits"] if c != self.commits[-1]), self.commits[-1]]
             schedule = self.scenario.schedule(config.batch_size, config.epochs, Keys(config.seed))
             draws = enumerate(islice(schedule, learner.steps + len(self.skipped)))
-            self.ledger = Ledger.from_json(facts["ledger"], [task for n, (task, _) in draws if n not in self.skipped])
+            self.ledger = Ledger.from_json(extra["ledger"], [task for n, (task, _) in draws if n not in self.skipped])
             if self.tracker:
-                self.tracker.go_on(facts["tracked"])
+                self.tracker.load_json(extra["tracked"])
 
-    def forget(self) -> None:
+    def delete_checkpoints(self) -> None:
         """Delete the checkpoints."""
         forget_checkpoints(self.checkpoints.folder)
 
@@ -161,7 +161,7 @@ class Journey:
         with interrupt_between_batches(feed):
             while not (ledger.runaway or feed.ended or feed.position >= self.total):
                 # The learner receives only the batches; the feed keeps their tasks for the ledger.
-                for step in self._learn_stretch(feed):
+                for step in self._learn_segment(feed):
                     origin = feed.origins.popleft()
                     ledger.observe(origin.task, step, self.events)
                     recorder.step(origin.task, step, [*origin.skipped, *self.events])
@@ -173,7 +173,7 @@ class Journey:
                 recorder.events(feed.take_pending())
                 self.seconds = time.perf_counter() - started
                 if not ledger.runaway:
-                    self._rest(feed, recorder)
+                    self._test_and_save(feed, recorder)
         self._check_end(feed)
         learner.end_stream()
 
@@ -189,25 +189,25 @@ class Journey:
         stream = scenario.stream(config.batch_size, config.epochs, Keys(config.seed), start=start)
         return Feed(stream, scenario.shape, scenario.classes, config.on_bad_batch, learned, self.skipped)
 
-    def _learn_stretch(self, feed: Feed) -> Iterator[Step]:
+    def _learn_segment(self, feed: Feed) -> Iterator[Step]:
         """Learn up to the next pause: the next checkpoint, or the next test of the tracker."""
         learner, every = self.learner, self.checkpoint_every
         length = every - learner.steps % every if every else self.total
         if self.tracker is None:
             return learner.learn_all(islice(feed, length))
-        length = min(length, self.tracker.until_stop(feed.position))
-        return learner.learn_all(self._ask_first(self.tracker, feed, length))
+        length = min(length, self.tracker.until_next_test(feed.position))
+        return learner.learn_all(self._predict_first(self.tracker, feed, length))
 
-    def _ask_first(self, tracker: Tracker, feed: Feed, length: int) -> Iterator[Batch]:
+    def _predict_first(self, tracker: Tracker, feed: Feed, length: int) -> Iterator[Batch]:
         """Return `length` batches; predict the first one before it is learned, if that is due."""
-        due = tracker.wants(feed.position)
+        due = tracker.is_due(feed.position)
         first = list(islice(feed, 1))
         if first and due:
-            tracker.answer(self.learner.steps, first[0], self.learner.answers(), self.scenario.classes)
+            tracker.predict(self.learner.steps, first[0], self.learner.answers(), self.scenario.classes)
         return chain(first, islice(feed, length - 1))
 
-    def _rest(self, feed: Feed, recorder: RunRecorder) -> None:
-        """Test and write a checkpoint, if due, between two stretches."""
+    def _test_and_save(self, feed: Feed, recorder: RunRecorder) -> None:
+        """Test and write a checkpoint, if due, between two segments."""
         learner = self.learner
         if self.tracker:
             answers = build_answers(self.config, learner, len(self.scenario.tasks))
@@ -216,11 +216,11 @@ class Journey:
             return
         ends = feed.position >= self.total or feed.error or feed.interrupt  # the final tests take long, too
         if ends or learner.steps % self.checkpoint_every == 0:
-            self._save(feed, recorder)
+            self._write_checkpoint(feed, recorder)
 
-    def _save(self, feed: Feed, recorder: RunRecorder) -> None:
+    def _write_checkpoint(self, feed: Feed, recorder: RunRecorder) -> None:
         """Write a checkpoint. If that fails, e.g. on a full disk, warn, keep the previous one and continue."""
-        facts = {
+        extra = {
             "config": self.config.as_json(),
             "ledger": self.ledger.as_json(),
             "skipped": self.skipped,
@@ -231,10 +231,10 @@ class Journey:
             "tracked": self.tracker.as_json() if self.tracker else None,
         }
         try:
-            self.checkpoints.write(self.learner.take(), facts)
+            self.checkpoints.write(self.learner.snapshot(), extra)
         except OSError as error:
-            trouble = f"checkpoint at batch {feed.position}: {error.strerror}"
-            warnings.warn(f"{trouble}; the run goes on, the checkpoint before it is kept", stacklevel=5)
+            message = f"checkpoint at batch {feed.position}: {error.strerror}"
+            warnings.warn(f"{message}; the run continues, and the previous checkpoint is kept", stacklevel=5)
 
     def _check_end(self, feed: Feed) -> None:
         """Raise the source's deferred error, now that the state before it is saved."""
@@ -252,22 +252,22 @@ def interrupt_between_batches(feed: Feed) -> Iterator[None]:
 
     This applies to SIGINT and SIGTERM where they raise a KeyboardInterrupt; other handlers are not replaced.
     """
-    usual = signal.default_int_handler
-    heeded = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is usual]
+    default_handler = signal.default_int_handler
+    handled = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is default_handler]
     if threading.current_thread() is not threading.main_thread():
-        heeded = []
+        handled = []
 
-    def wait_for_the_next_batch(number: int, frame: object) -> None:
+    def defer(number: int, frame: object) -> None:
         feed.interrupt = KeyboardInterrupt()
-        signal.signal(number, usual)
+        signal.signal(number, default_handler)
 
-    for number in heeded:
-        signal.signal(number, wait_for_the_next_batch)
+    for number in handled:
+        signal.signal(number, defer)
     try:
         yield
     finally:
-        for number in heeded:
-            signal.signal(number, usual)
+        for number in handled:
+            signal.signal(number, default_handler)
 
 
 def _build_tracker(config: RunConfig, scenario: Scenario) -> Tracker:
@@ -310,6 +310,6 @@ def _figures(config: RunConfig, scenario: Scenario, learner: OnlineLearner, ledg
 
 def protocol(config: RunConfig) -> dict[str, Any]:
     """Return the settings and the environment of a run."""
-    chosen = {name: getattr(config, name) for name in TOLD}
+    chosen = {name: getattr(config, name) for name in PROTOCOL_SETTINGS}
     chosen |= {"score": config.score.name, "device": config.device, "precision": config.precision}
     return chosen | {"changed": changes(config)} | environment()

@@ -19,19 +19,19 @@ from torch.utils.flop_counter import FlopCounterMode
 from hge.core.config import RunConfig, ScoreConfig
 from hge.core.randomness import Keys
 from hge.core.types import as_float
-from hge.data.holdout import for_choosing
+from hge.data.holdout import validation_scenario
 from hge.data.scenarios import Scenario
 from hge.experiments.build import build_pool, build_scenario, build_spec, check
-from hge.experiments.novelty_roc import last_task_unknown
+from hge.experiments.novelty_roc import unknown_task_roc
 from hge.experiments.run_files import commit, write_json
 from hge.experiments.runner import protocol
 from hge.experiments.separate_experts import SeparateExperts
 from hge.experts.joint.calibration import Calibration
-from hge.experts.joint.model import Joint
-from hge.experts.optim import has_batch_norm, repeatable
+from hge.experts.joint.model import JointScore
+from hge.experts.optim import deterministic_algorithms, has_batch_norm
 from hge.experts.pool import ExpertPool
 from hge.experts.replay import Expert
-from hge.experts.scores import Pupil, Score, build_score
+from hge.experts.scores import Score, ScoreTrainer, build_score
 from hge.gating.tree import FloatArray, IntArray
 
 GROUPS = (1, 8, 32, 128)
@@ -41,7 +41,7 @@ OnProgress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
-class Contestant:
+class Candidate:
     """A score to compare; lower is better, and a group's score is the mean over its rows."""
 
     name: str
@@ -82,27 +82,27 @@ def gates(
     code = commit()  # read first: the files may change during the run
     keys = Keys(config.seed)
     scenario = build_scenario(config, keys, data)
-    scenario = for_choosing(scenario) if validation else scenario
+    scenario = validation_scenario(scenario) if validation else scenario
     pool = build_pool(config, scenario, keys)
     others = ("sketch", "autoencoder") if autoencoder else ("sketch",)
     folder.mkdir(parents=True, exist_ok=True)
-    with repeatable(config.deterministic):
+    with deterministic_algorithms(config.deterministic):
         experts, learned = _train(config, scenario, pool, keys, others, on_progress)
     calibration = Calibration(pool, experts)
     calibration.fit()
     assert calibration.joint is not None
-    contestants = [*_contestants(pool, experts, learned, calibration)]
+    candidates = [*_candidates(pool, experts, learned, calibration)]
     samples = _samples(scenario, pool)
     rows = []
-    for done, contestant in enumerate(contestants):
-        on_progress(done, len(contestants), "scoring")
-        rows.append(_row(contestant, samples, keys))
+    for done, candidate in enumerate(candidates):
+        on_progress(done, len(candidates), "scoring")
+        rows.append(_row(candidate, samples, keys))
     right = samples.answer[samples.task, np.arange(len(samples.task))] == samples.label
     result = {
         "scores": rows,
         "separate": mean_over_tasks(right, samples.task),
         "mixture": _mixture(calibration, samples, scenario.classes),
-        "unknown": last_task_unknown(pool, experts, *_parted(samples)) if len(experts) > 2 else None,
+        "unknown": unknown_task_roc(pool, experts, *_split_last_task(samples)) if len(experts) > 2 else None,
         "groups": list(GROUPS),
         "tasks": [task.name for task in scenario.tasks],
         "part": "validation" if validation else "test",
@@ -114,45 +114,45 @@ def gates(
 
 def _train(
     config: RunConfig, scenario: Scenario, pool: ExpertPool, keys: Keys, others: Sequence[str], on_progress: OnProgress
-) -> tuple[list[Expert], dict[str, list[Pupil]]]:
+) -> tuple[list[Expert], dict[str, list[ScoreTrainer]]]:
     """Train an expert per task, together with the scores that are not part of the pool."""
     spec, device, count = build_spec(config, scenario), pool.device, len(scenario.tasks)
     space = spec.build_space(device)
     separate = SeparateExperts(config.learner, scenario, pool, keys)
-    learned: dict[str, list[Pupil]] = {name: [] for name in others}
+    learned: dict[str, list[ScoreTrainer]] = {name: [] for name in others}
     for expert in range(count):
         for name, scores in learned.items():
             score_config = ScoreConfig(name=name, kl_weight=config.score.kl_weight)  # type: ignore[arg-type]
             with keys.seeded("weights", expert, device=device):
                 made = build_score(score_config, spec.optimiser, spec.autoencoder, spec.shape, spec.outputs, space)
-            scores.append(Pupil(made.to(device).eval()))
+            scores.append(ScoreTrainer(made.to(device).eval()))
     total = scenario.batches(config.batch_size, config.epochs)
     for step, task, own in separate.train(config.batch_size, config.epochs):
         for scores in learned.values():
-            scores[task].teach(as_float(own.x), own.y, keys.generator("noise", step, task, device=device))
+            scores[task].train(as_float(own.x), own.y, keys.generator("noise", step, task, device=device))
         on_progress(step + 1, total, "training")
     return separate.experts, learned
 
 
-def _contestants(
-    pool: ExpertPool, experts: Sequence[Expert], learned: dict[str, list[Pupil]], calibration: Calibration
-) -> list[Contestant]:
+def _candidates(
+    pool: ExpertPool, experts: Sequence[Expert], learned: dict[str, list[ScoreTrainer]], calibration: Calibration
+) -> list[Candidate]:
     joint = calibration.joint
     assert joint is not None
     ids = [expert.id for expert in experts]
 
     def energy(x: Tensor) -> FloatArray:
-        logits = [pool.logits(e, x)[:, joint.readers[e].classes] for e in ids]
+        logits = [pool.logits(e, x)[:, joint.scalers[e].classes] for e in ids]
         return np.stack([-answers.logsumexp(1).double().cpu().numpy() for answers in logits])
 
     made = []
-    for name, pupils in learned.items():
-        scores = [pupil.score for pupil in pupils]
-        made.append(Contestant(name, _of(scores), _together(scores)))
-    made.append(Contestant("class-sketch", lambda x: pool.scores(ids, x)))
-    made.append(Contestant("energy", energy))
+    for name, trainers in learned.items():
+        scores = [trainer.score for trainer in trainers]
+        made.append(Candidate(name, _of(scores), _together(scores)))
+    made.append(Candidate("class-sketch", lambda x: pool.scores(ids, x)))
+    made.append(Candidate("energy", energy))
     made.append(
-        Contestant(
+        Candidate(
             "joint",
             lambda x: -joint.experts(joint.pairs(calibration.evidence(x))),
             extra_multiply_adds=calibration.multiply_adds,
@@ -167,7 +167,7 @@ def _of(scores: Sequence[Score]) -> Callable[[Tensor], FloatArray]:
     stacked = {name: torch.stack([tensors[name].detach() for tensors in own]) for name in own[0]}
 
     def rows(x: Tensor) -> FloatArray:
-        answers = first.stacked(stacked, first.read(as_float(x)), batch_statistics=False)
+        answers = first.stacked(stacked, first.preprocess(as_float(x)), batch_statistics=False)
         return np.asarray(answers.double().cpu())
 
     return rows
@@ -190,23 +190,23 @@ def _samples(scenario: Scenario, pool: ExpertPool) -> Samples:
     return Samples(x, task, label, torch.stack(answers).cpu().numpy())
 
 
-def _row(contestant: Contestant, samples: Samples, keys: Keys) -> dict[str, Any]:
+def _row(candidate: Candidate, samples: Samples, keys: Keys) -> dict[str, Any]:
     """Return a row of the leaderboard."""
-    scores = np.concatenate([contestant.rows(part) for part in torch.split(samples.x, ROWS_AT_ONCE)], axis=1)
+    scores = np.concatenate([candidate.rows(part) for part in torch.split(samples.x, ROWS_AT_ONCE)], axis=1)
     gate, accuracy = {}, {}
     for size in GROUPS:
         groups = group_rows(samples.task, size, keys)
         if not len(groups):
             continue
-        if size > 1 and contestant.together is not None:
-            means = np.stack([contestant.together(samples.x[torch.from_numpy(group)]) for group in groups], axis=1)
+        if size > 1 and candidate.together is not None:
+            means = np.stack([candidate.together(samples.x[torch.from_numpy(group)]) for group in groups], axis=1)
         else:
             means = scores[:, groups].mean(axis=2)
         chosen, task = means.argmin(axis=0), samples.task[groups[:, 0]]
         right = samples.answer[chosen[:, None], groups] == samples.label[groups]
         gate[str(size)] = mean_over_tasks(chosen == task, task)
         accuracy[str(size)] = mean_over_tasks(right.mean(axis=1), task)
-    return {"score": contestant.name, "gate_accuracy": gate, "accuracy": accuracy} | _cost(contestant, samples.x)
+    return {"score": candidate.name, "gate_accuracy": gate, "accuracy": accuracy} | _cost(candidate, samples.x)
 
 
 def group_rows(task: IntArray, size: int, keys: Keys) -> IntArray:
@@ -223,22 +223,22 @@ def mean_over_tasks(values: Any, task: IntArray) -> float:
     return round(float(100 * np.mean([np.mean(values[task == t]) for t in np.unique(task)])), 3)
 
 
-def _cost(contestant: Contestant, x: Tensor) -> dict[str, float]:
+def _cost(candidate: Candidate, x: Tensor) -> dict[str, float]:
     """Return multiply-adds and time, per row and expert."""
     x = x[:TIMED_ROWS]
     with FlopCounterMode(display=False) as counter:
-        experts = len(contestant.rows(x))
+        experts = len(candidate.rows(x))
     seconds = []
     for _ in range(REPEATS):
         started = time.perf_counter()
-        contestant.rows(x)  # returns host data, so work on a device is included
+        candidate.rows(x)  # returns host data, so work on a device is included
         seconds.append(time.perf_counter() - started)
     each = len(x) * experts
-    multiply_adds = counter.get_total_flops() / 2 / each + contestant.extra_multiply_adds
+    multiply_adds = counter.get_total_flops() / 2 / each + candidate.extra_multiply_adds
     return {"multiply_adds": round(multiply_adds), "microseconds": round(1e6 * float(np.median(seconds)) / each, 3)}
 
 
-def _parted(samples: Samples) -> tuple[Tensor, Tensor]:
+def _split_last_task(samples: Samples) -> tuple[Tensor, Tensor]:
     """Return the rows of all tasks but the last, and those of the last."""
     last = torch.from_numpy(samples.task == samples.task.max()).to(samples.x.device)
     return samples.x[~last], samples.x[last]
@@ -246,7 +246,7 @@ def _parted(samples: Samples) -> tuple[Tensor, Tensor]:
 
 def _mixture(calibration: Calibration, samples: Samples, outputs: int) -> float:
     """Return the accuracy of the mixture of all experts on single samples."""
-    joint: Joint | None = calibration.joint
+    joint: JointScore | None = calibration.joint
     assert joint is not None
     parts = torch.split(samples.x, ROWS_AT_ONCE)
     answers = np.concatenate([joint.mixture(calibration.evidence(part), outputs).argmax(axis=1) for part in parts])

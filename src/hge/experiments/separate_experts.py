@@ -11,7 +11,7 @@ from hge.core.randomness import Keys
 from hge.core.types import Batch
 from hge.data.scenarios import Scenario
 from hge.experts.pool import ExpertPool
-from hge.experts.replay import Expert, Remembered
+from hge.experts.replay import Expert, ReplayBatch
 from hge.gating.tree import FloatArray
 
 
@@ -31,7 +31,7 @@ class SeparateExperts:
         for step, (task, batch) in enumerate(self.scenario.stream(batch_size, epochs, self.keys)):
             own, expert = batch.to(self.pool.device), self.experts[task]
             expert.losses.update(self.pool.train(task, own, step))
-            expert.replay.add(Remembered(step, own), self.keys.integer("replay", step, task))
+            expert.replay.add(ReplayBatch(step, own), self.keys.integer("replay", step, task))
             yield step, task, own
 
     def batch_scores(self, x: Tensor) -> FloatArray:

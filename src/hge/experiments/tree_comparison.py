@@ -19,7 +19,7 @@ from hge.experiments.build import build_pool, build_scenario, check
 from hge.experiments.run_files import RunRecorder, commit
 from hge.experiments.runner import protocol
 from hge.experiments.separate_experts import SeparateExperts
-from hge.experts.optim import repeatable
+from hge.experts.optim import deterministic_algorithms
 from hge.gating.order_search import (
     OwnedBatches,
     TreeFigures,
@@ -59,7 +59,7 @@ def organise(
     scores_only = replace(config, net="mlp", augment=False, learner=learner)
     pool = build_pool(scores_only, scenario, keys)
     experts = SeparateExperts(config.learner, scenario, pool, keys)
-    with repeatable(config.deterministic), RunRecorder(folder, config) as recorder:
+    with deterministic_algorithms(config.deterministic), RunRecorder(folder, config) as recorder:
         trained = scenario.batches(config.batch_size, config.epochs)
         total = trained + _to_score(scenario, config)
         for step, _, _ in experts.train(config.batch_size, config.epochs):
@@ -130,11 +130,11 @@ def _shortlisted(experts: SeparateExperts, scenario: Scenario, config: RunConfig
     count, replays = len(experts.experts), ScoredReplays(experts.pool, experts.experts)
     shortlist = Shortlist(replays, lambda event: None)
     shortlist.fit(0, count, 0)
-    asked = []
+    queried = []
     for batch in (batch for task in scenario.tasks for batch in task.test.batches(config.test_batch_size)):
         sketches = experts.pool.sketches(range(count), batch.x.to(experts.pool.device), together=True)
-        asked.append(shortlist.choose(sketches[:, None], len(batch)))
-    known = np.where(np.concatenate(asked, axis=1), scores, np.inf)
+        queried.append(shortlist.choose(sketches[:, None], len(batch)))
+    known = np.where(np.concatenate(queried, axis=1), scores, np.inf)
     best: IntArray = known.argmin(axis=0)
     return Routes(best, best + 1, known)
 

@@ -9,17 +9,17 @@ PADDING = 4
 """Maximum shift of an image by a crop, in pixels, in either direction."""
 
 
-def draw_changes(rows: int, generator: torch.Generator) -> Tensor:
+def draw_augmentation(rows: int, generator: torch.Generator) -> Tensor:
     """Return [rows, 3] integers that specify the change of each image: flip, vertical offset, horizontal offset."""
-    most = torch.tensor([2, 2 * PADDING + 1, 2 * PADDING + 1], device=generator.device)
+    limits = torch.tensor([2, 2 * PADDING + 1, 2 * PADDING + 1], device=generator.device)
     uniform = torch.rand(rows, 3, generator=generator, device=generator.device)
-    return (uniform * most).long().clamp_max(most - 1)
+    return (uniform * limits).long().clamp_max(limits - 1)
 
 
-def flip_and_crop(x: Tensor, changes: Tensor | None) -> Tensor:
+def flip_and_crop(x: Tensor, augmentation: Tensor | None) -> Tensor:
     """Return the images [rows, channels, height, width], flipped and shifted, with zero padding.
 
-    If `changes` is None, the input is returned unchanged.
+    If `augmentation` is None, the input is returned unchanged.
 
     >>> image = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
     >>> flip_and_crop(image, torch.tensor([[1, PADDING, PADDING]]))[0, 0].tolist()  # flipped, not moved
@@ -27,12 +27,12 @@ def flip_and_crop(x: Tensor, changes: Tensor | None) -> Tensor:
     >>> flip_and_crop(image, torch.tensor([[0, PADDING + 1, PADDING]]))[0, 0].tolist()  # moved up by one
     [[3.0, 4.0], [0.0, 0.0]]
     """
-    if changes is None:
+    if augmentation is None:
         return x
     rows, _, height, width = x.shape
-    flipped = torch.where(changes[:, :1, None, None] == 1, x.flip(3), x)
+    flipped = torch.where(augmentation[:, :1, None, None] == 1, x.flip(3), x)
     padded = torch.nn.functional.pad(flipped, [PADDING] * 4).permute(0, 2, 3, 1)
-    down = changes[:, 1:2] + torch.arange(height, device=x.device)
-    right = changes[:, 2:3] + torch.arange(width, device=x.device)
+    down = augmentation[:, 1:2] + torch.arange(height, device=x.device)
+    right = augmentation[:, 2:3] + torch.arange(width, device=x.device)
     cropped = padded[torch.arange(rows, device=x.device)[:, None, None], down[:, :, None], right[:, None, :]]
     return cropped.permute(0, 3, 1, 2)

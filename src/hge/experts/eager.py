@@ -23,14 +23,14 @@ from hge.experts.optim import (
     check_state,
     gradients,
     has_batch_norm,
-    mode_of,
     multiply_adds,
+    network_mode,
     state_of,
 )
 from hge.experts.pool import Costs
-from hge.experts.pool_spec import COUNTS, PoolSpec, copied, count_tensors, evidence_of, share_modules
-from hge.experts.scores import UNSUITABLE, Pupil, Score
-from hge.experts.weight_average import Average
+from hge.experts.pool_spec import COUNTS, PoolSpec, as_evidence, copy_tensors, count_tensors, share_modules
+from hge.experts.scores import UNSUITABLE, Score, ScoreTrainer
+from hge.experts.weight_average import WeightAverage
 from hge.gating.switch_detection import LossStats
 from hge.gating.tree import FloatArray
 
@@ -51,7 +51,7 @@ class EagerPool:
         return has_batch_norm(self.members[0].score)
 
     @property
-    def asks_all_at_once(self) -> bool:
+    def scores_all_at_once(self) -> bool:
         """Experts are queried one after the other."""
         return False
 
@@ -67,14 +67,14 @@ class EagerPool:
         if any(share_modules(net, member.net) for member in self.members):
             raise ValueError("net: got the same module from the factory twice, expected a new one for each expert")
         optimiser = build_optimiser(self.spec.optimiser, net.parameters())
-        self.members.append(_Member(net, optimiser, Pupil(score), self.spec.average_of(net)))
+        self.members.append(_Member(net, optimiser, ScoreTrainer(score), self.spec.build_average(net)))
 
-    def settle(self) -> None:
+    def finish_deferred(self) -> None:
         """Fix the sketches' space."""
-        if self.space.opening:
-            pupil = self.members[self.space.owner].pupil
-            pupil.score.open()
-            pupil.refresh()
+        if self.space.first_rows:
+            trainer = self.members[self.space.owner].trainer
+            trainer.score.finish_deferred()
+            trainer.refresh()
 
     @torch.no_grad()
     def loss(self, expert: int, batch: Batch, step: int) -> float:
@@ -84,24 +84,24 @@ class EagerPool:
             self._arithmetic(),
             self._autocast(),
             self.keys.seeded("dropout", step, expert, device=self.device),
-            mode_of(net, training=False, rows=len(batch), batch_statistics=True),
+            network_mode(net, training=False, rows=len(batch), batch_statistics=True),
         ):
-            return float(nn.functional.cross_entropy(net(self._changed(batch, expert, step)), batch.y))
+            return float(nn.functional.cross_entropy(net(self._augmented(batch, expert, step)), batch.y))
 
     def train(self, expert: int, batch: Batch, step: int) -> float:
         """Take one optimiser step on the expert and train its score."""
-        if self.space.open_to_others(expert):
-            self.settle()
+        if self.space.has_rows_of_another(expert):
+            self.finish_deferred()
         self.space.owner = expert
         member, x = self.members[expert], as_float(batch.x)
         buffers = [(buffer, buffer.clone()) for buffer in member.net.buffers()]
         with (
             self._arithmetic(),
             self.keys.seeded("dropout", step, expert, device=self.device),
-            mode_of(member.net, training=True, rows=len(batch)),
+            network_mode(member.net, training=True, rows=len(batch)),
         ):
             with self._autocast():
-                loss = nn.functional.cross_entropy(member.net(self._changed(batch, expert, step)), batch.y)
+                loss = nn.functional.cross_entropy(member.net(self._augmented(batch, expert, step)), batch.y)
             member.optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             if not nn.utils.get_total_norm(gradients(member.net)).isfinite():
@@ -110,9 +110,9 @@ class EagerPool:
                 return nan
             member.optimiser.step()
         if member.average is not None:
-            member.average.take_in(skip=torch.zeros((), device=self.device))
+            member.average.update(skip=torch.zeros((), device=self.device))
         with self._arithmetic(), self._autocast():
-            member.pupil.teach(x, batch.y, self.keys.generator("noise", step, expert, device=self.device))
+            member.trainer.train(x, batch.y, self.keys.generator("noise", step, expert, device=self.device))
         return float(loss.detach())
 
     def train_run(
@@ -121,11 +121,11 @@ class EagerPool:
         items: Iterable[tuple[int, Batch]],
         losses: LossStats,
         epsilon: float,
-        below: Sequence[tuple[int, int]] = (),
+        ordered_pairs: Sequence[tuple[int, int]] = (),
     ) -> Iterator[float]:
         """Compute the loss of each batch before training on it."""
         for step, batch in items:
-            if below and not self._in_order(below, batch.x):
+            if ordered_pairs and not self._in_order(ordered_pairs, batch.x):
                 return
             if not self.loss(expert, batch, step) <= losses.bound(epsilon):
                 return
@@ -134,39 +134,39 @@ class EagerPool:
                 return
             yield loss
 
-    def _in_order(self, below: Sequence[tuple[int, int]], x: Tensor) -> bool:
-        asked = sorted({expert for pair in below for expert in pair})
-        scores = dict(zip(asked, self.batch_scores(asked, x), strict=True))
-        return all(scores[expert] < scores[other] for expert, other in below)
+    def _in_order(self, ordered_pairs: Sequence[tuple[int, int]], x: Tensor) -> bool:
+        queried = sorted({expert for pair in ordered_pairs for expert in pair})
+        scores = dict(zip(queried, self.batch_scores(queried, x), strict=True))
+        return all(scores[expert] < scores[other] for expert, other in ordered_pairs)
 
     def scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
         """Query each expert in turn."""
-        return self._ask(experts, lambda score: score.score(as_float(x), batch_statistics=False))
+        return self._query(experts, lambda score: score.score(as_float(x), batch_statistics=False))
 
     def batch_scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
         """Query each expert in turn."""
-        return self._ask(experts, lambda score: score.score_together(as_float(x)))
+        return self._query(experts, lambda score: score.score_together(as_float(x)))
 
     def sketches(self, experts: Sequence[int], x: Tensor, *, together: bool) -> FloatArray:
         """Query each expert in turn."""
 
         def sketch(score: Score) -> Tensor:
             own = {name: tensor[None] for name, tensor in score.gate_tensors().items()}
-            return score.sketches(own, score.read(as_float(x)), together=together)[0]
+            return score.sketches(own, score.preprocess(as_float(x)), together=together)[0]
 
-        return self._ask(experts, sketch)
+        return self._query(experts, sketch)
 
     @torch.no_grad()
-    def _ask(self, experts: Sequence[int], ask: Callable[[Score], Tensor]) -> FloatArray:
+    def _query(self, experts: Sequence[int], evaluate: Callable[[Score], Tensor]) -> FloatArray:
         with self._arithmetic(), self._autocast():
-            answers = torch.stack([ask(self.members[e].score) for e in experts]).double()
-        return np.asarray(answers.nan_to_num(nan=UNSUITABLE, posinf=UNSUITABLE, neginf=UNSUITABLE).cpu())
+            scores = torch.stack([evaluate(self.members[e].score) for e in experts]).double()
+        return np.asarray(scores.nan_to_num(nan=UNSUITABLE, posinf=UNSUITABLE, neginf=UNSUITABLE).cpu())
 
     @torch.no_grad()
     def logits(self, expert: int, x: Tensor) -> Tensor:
         """Return the logits with running statistics."""
         with self._arithmetic(), self._autocast():
-            out: Tensor = self.members[expert].answering(as_float(x))
+            out: Tensor = self.members[expert].prediction_net(as_float(x))
         return out.float().nan_to_num()
 
     @torch.no_grad()
@@ -175,14 +175,14 @@ class EagerPool:
         member, x = self.members[expert], as_float(x)
         with self._arithmetic(), self._autocast():
             parts = member.score.parts(member.score.gate_tensors(), x)
-            features, logits = features_and_logits(member.answering, x)
-        return evidence_of(parts, logits, features)
+            features, logits = features_and_logits(member.prediction_net, x)
+        return as_evidence(parts, logits, features)
 
     def state(self, expert: int, *, on_host: bool = True) -> dict[str, Tensor]:
         """Return copies of the networks, the optimisers' states, and the score's row counts."""
-        pupil = self.members[expert].pupil
-        counts = count_tensors(pupil.rows, pupil.rows_at_refresh)
-        return copied(self.members[expert].state, on_host=on_host) | counts
+        trainer = self.members[expert].trainer
+        counts = count_tensors(trainer.rows, trainer.rows_at_refresh)
+        return copy_tensors(self.members[expert].state, on_host=on_host) | counts
 
     @torch.no_grad()
     def load_state(self, expert: int, tensors: Mapping[str, Tensor]) -> None:
@@ -191,11 +191,11 @@ class EagerPool:
         check_state(tensors, member.state | count_tensors(0, 0))
         for name, tensor in member.state.items():
             tensor.copy_(tensors[name])
-        member.pupil.rows, member.pupil.rows_at_refresh = (int(tensors[name]) for name in COUNTS)
+        member.trainer.rows, member.trainer.rows_at_refresh = (int(tensors[name]) for name in COUNTS)
 
     def shared_state(self) -> dict[str, Tensor]:
         """Return a copy of the sketches' space."""
-        return copied(self.space.state(), on_host=True)
+        return copy_tensors(self.space.state(), on_host=True)
 
     def load_shared_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore the sketches' space."""
@@ -213,9 +213,9 @@ class EagerPool:
         per_expert = [member.bytes for member in self.members]
         return {"bytes_per_expert": max(per_expert, default=0), "device_bytes": sum(per_expert), "host_bytes": 0}
 
-    def _changed(self, batch: Batch, expert: int, step: int) -> Tensor:
-        changes = self.spec.changes(self.keys, expert, step, len(batch), self.device)
-        return flip_and_crop(as_float(batch.x), changes)
+    def _augmented(self, batch: Batch, expert: int, step: int) -> Tensor:
+        augmentation = self.spec.draw_augmentation(self.keys, expert, step, len(batch), self.device)
+        return flip_and_crop(as_float(batch.x), augmentation)
 
     def _arithmetic(self) -> AbstractContextManager[None]:
         return arithmetic(self.spec.precision, self.device)
@@ -228,18 +228,18 @@ class EagerPool:
 class _Member:
     net: nn.Module
     optimiser: torch.optim.Optimizer
-    pupil: Pupil
-    average: Average | None
+    trainer: ScoreTrainer
+    average: WeightAverage | None
 
     @property
-    def answering(self) -> nn.Module:
+    def prediction_net(self) -> nn.Module:
         """The network used for prediction."""
         return self.net if self.average is None else self.average.net
 
     @property
     def score(self) -> Score:
         """Its score."""
-        return self.pupil.score
+        return self.trainer.score
 
     @property
     def state(self) -> dict[str, Tensor]:

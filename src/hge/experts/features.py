@@ -15,13 +15,13 @@ def features_and_logits(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     >>> [tuple(part.shape) for part in features_and_logits(net, torch.zeros(5, 4))]
     [(5, 3), (5, 2)]
     """
-    seen: list[Tensor] = []
+    captured: list[Tensor] = []
     linear = [module for module in net.modules() if isinstance(module, nn.Linear)][-1:]
-    hooks = [m.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0])) for m in linear]
+    hooks = [m.register_forward_pre_hook(lambda _, inputs: captured.append(inputs[0])) for m in linear]
     try:
         logits: Tensor = net(x)
     finally:
         for hook in hooks:
             hook.remove()
-    fits = len(seen) == 1 and seen[0].ndim == 2 and len(seen[0]) == len(x)
-    return (seen[0] if fits else logits[:, :0]).detach(), logits
+    fits = len(captured) == 1 and captured[0].ndim == 2 and len(captured[0]) == len(x)
+    return (captured[0] if fits else logits[:, :0]).detach(), logits

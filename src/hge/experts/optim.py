@@ -55,8 +55,10 @@ def state_of(net: nn.Module, optimiser: torch.optim.Optimizer | None, prefix: st
 
 def check_state(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
     """Raise an error that names the mismatch, if there is one."""
-    if strange := sorted(tensors.keys() ^ expected.keys()):
-        raise ValueError(f"expert's state: got or missed {', '.join(strange[:3])}; expected another network or score")
+    if mismatched := sorted(tensors.keys() ^ expected.keys()):
+        raise ValueError(
+            f"expert's state: got or lacks {', '.join(mismatched[:3])}, expected the tensors of this network and score"
+        )
     for name, tensor in expected.items():
         got = tensors[name]
         if (got.shape, got.dtype) != (tensor.shape, tensor.dtype):
@@ -72,7 +74,7 @@ def gradients(net: nn.Module) -> list[Tensor]:
 @torch.no_grad()
 def multiply_adds(net: nn.Module, row: Tensor) -> float:
     """Count the multiply-adds of products and convolutions in one forward pass for one row."""
-    with mode_of(net, training=False, rows=1), FlopCounterMode(display=False) as counter:
+    with network_mode(net, training=False, rows=1), FlopCounterMode(display=False) as counter:
         net(row)
     return float(counter.get_total_flops()) / 2
 
@@ -83,7 +85,7 @@ def has_batch_norm(net: nn.Module) -> bool:
 
 
 @contextmanager
-def mode_of(net: nn.Module, *, training: bool, rows: int, batch_statistics: bool = False) -> Iterator[None]:
+def network_mode(net: nn.Module, *, training: bool, rows: int, batch_statistics: bool = False) -> Iterator[None]:
     """Set `net` to training mode, to evaluation with batch statistics, or to prediction; afterwards to eval mode.
 
     Evaluation with batch statistics computes what a training step would compute, but does not update the running
@@ -111,9 +113,9 @@ def mode_of(net: nn.Module, *, training: bool, rows: int, batch_statistics: bool
 
 
 @contextmanager
-def repeatable(wished: bool) -> Iterator[None]:
-    """Use deterministic GPU algorithms inside the block, at some cost in speed, if `wished`."""
-    if not wished:
+def deterministic_algorithms(enabled: bool) -> Iterator[None]:
+    """Use deterministic GPU algorithms inside the block, at some cost in speed, if `enabled`."""
+    if not enabled:
         yield
         return
     before = torch.are_deterministic_algorithms_enabled()

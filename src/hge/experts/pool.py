@@ -28,7 +28,7 @@ class Costs:
 
 
 class ExpertPool(Protocol):
-    """The interface between the algorithm and the networks. `tests/pool_checks.py` defines its contract."""
+    """The interface between the algorithm and the networks. `tests/helpers/pool_checks.py` defines its contract."""
 
     @property
     def device(self) -> torch.device:
@@ -39,7 +39,7 @@ class ExpertPool(Protocol):
         """Whether the score of a batch differs from the mean of its rows' individual scores."""
 
     @property
-    def asks_all_at_once(self) -> bool:
+    def scores_all_at_once(self) -> bool:
         """Whether scoring all experts at once is faster than scoring some of them in turn."""
 
     @property
@@ -49,7 +49,7 @@ class ExpertPool(Protocol):
     def create(self, expert: int) -> None:
         """Add an untrained expert under the next free id."""
 
-    def settle(self) -> None:
+    def finish_deferred(self) -> None:
         """Do the work that the first expert's score has deferred until there are more rows."""
 
     def loss(self, expert: int, batch: Batch, step: int) -> float:
@@ -67,14 +67,14 @@ class ExpertPool(Protocol):
         items: Iterable[tuple[int, Batch]],
         losses: LossStats,
         epsilon: float,
-        below: Sequence[tuple[int, int]] = (),
+        ordered_pairs: Sequence[tuple[int, int]] = (),
     ) -> Iterator[float]:
         """Train on consecutive (step, batch) items while the expert accepts them; yield the losses.
 
-        A batch is accepted if the loss is within the bound and, for each pair of experts in `below`, the first has a
-        lower score than the second, so that the gate would choose this expert. The first batch that is refused or that
-        cannot be trained ends the run: no loss is yielded for it or for any later one, though some may already have
-        been taken from `items`.
+        A batch is accepted if the loss is within the bound and, for each pair of experts in `ordered_pairs`, the first
+        has a lower score than the second, so that the gate would choose this expert. The first batch that is refused or
+        that cannot be trained ends the run: no loss is yielded for it or for any later one, though some may already
+        have been drawn from `items`.
         The caller must update `losses`, which must have at least two, with every loss yielded.
         """
 
@@ -128,7 +128,7 @@ def scorer(pool: ExpertPool, experts: int, x: Tensor, *, one_group: bool, some: 
             return pool.batch_scores(ids, x)[:, None]
         return pool.scores(ids, x[torch.from_numpy(groups)])
 
-    if some or not pool.asks_all_at_once:
+    if some or not pool.scores_all_at_once:
         return from_pool
     known = from_pool(range(experts), np.arange(len(x)))
     return lambda ids, groups: known[np.ix_(np.asarray(ids), groups)]

@@ -12,12 +12,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from hge.core.config import OptimiserConfig, Precision, ScoreConfig
 from hge.core.randomness import Keys
-from hge.experts.augment import draw_changes
+from hge.experts.augment import draw_augmentation
 from hge.experts.joint.model import Evidence
 from hge.experts.networks import AutoencoderFactory, NetFactory, Shape
 from hge.experts.scaling import Standardise
 from hge.experts.scores import Score, Space, build_score
-from hge.experts.weight_average import Average
+from hge.experts.weight_average import WeightAverage
 
 COUNTS = ("rows", "rows_at_refresh")
 
@@ -73,15 +73,15 @@ class PoolSpec:
                 module.num_batches_tracked = None  # only a cumulative average needs it
         return net, score
 
-    def average_of(self, net: nn.Module) -> Average | None:
+    def build_average(self, net: nn.Module) -> WeightAverage | None:
         """Return the moving average of a network that is used for prediction, if enabled."""
-        return Average(net, self.optimiser.average) if self.optimiser.average else None
+        return WeightAverage(net, self.optimiser.average) if self.optimiser.average else None
 
-    def changes(self, keys: Keys, expert: int, step: int, rows: int, device: torch.device) -> Tensor | None:
+    def draw_augmentation(self, keys: Keys, expert: int, step: int, rows: int, device: torch.device) -> Tensor | None:
         """Return the random changes of a batch's images for training the expert, if enabled."""
         if not self.augment:
             return None
-        return draw_changes(rows, keys.generator("augment", step, expert, device=device))
+        return draw_augmentation(rows, keys.generator("augment", step, expert, device=device))
 
 
 def share_modules(net: nn.Module, other: nn.Module) -> bool:
@@ -89,7 +89,7 @@ def share_modules(net: nn.Module, other: nn.Module) -> bool:
     return not {id(module) for module in net.modules()}.isdisjoint(id(module) for module in other.modules())
 
 
-def copied(tensors: Mapping[str, Tensor], *, on_host: bool) -> dict[str, Tensor]:
+def copy_tensors(tensors: Mapping[str, Tensor], *, on_host: bool) -> dict[str, Tensor]:
     """Return copies: contiguous on the CPU, or with the same device and layout."""
     if on_host:
         return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
@@ -101,7 +101,7 @@ def count_tensors(rows: int, rows_at_refresh: int) -> dict[str, Tensor]:
     return dict(zip(COUNTS, (torch.tensor(rows), torch.tensor(rows_at_refresh)), strict=True))
 
 
-def evidence_of(parts: Tensor, logits: Tensor, features: Tensor) -> Evidence:
+def as_evidence(parts: Tensor, logits: Tensor, features: Tensor) -> Evidence:
     """Return an expert's evidence as arrays; finite, except for parts that carry no information."""
     arrays = (parts, logits.nan_to_num(), features.nan_to_num())
     return Evidence(*(np.asarray(array.double().cpu()) for array in arrays))

@@ -10,7 +10,7 @@ from hge.gating.switch_detection import LossStats
 
 
 @dataclass(frozen=True)
-class Remembered:
+class ReplayBatch:
     """A batch of the replay buffer, and the step at which it arrived."""
 
     step: int
@@ -25,16 +25,16 @@ class Replay:
     >>> from hge.core.randomness import Keys
     >>> replay, keys = Replay(capacity=2), Keys(seed=0)
     >>> for step in range(100):
-    ...     replay.add(Remembered(step, Batch(torch.zeros(1, 1), torch.zeros(1))), keys.integer("replay", step))
+    ...     replay.add(ReplayBatch(step, Batch(torch.zeros(1, 1), torch.zeros(1))), keys.integer("replay", step))
     >>> len(replay.kept), replay.seen
     (2, 100)
     """
 
     capacity: int
-    kept: list[Remembered] = field(default_factory=list)
+    kept: list[ReplayBatch] = field(default_factory=list)
     seen: int = 0
 
-    def add(self, batch: Remembered, random_integer: int) -> None:
+    def add(self, batch: ReplayBatch, random_integer: int) -> None:
         """Add or discard a batch, depending on the random integer (Vitter's algorithm R)."""
         self.seen += 1
         if len(self.kept) < self.capacity:

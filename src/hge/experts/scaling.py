@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from hge.experts.networks import Shape
 
-FARTHEST = 10.0
+MAX_DEVIATIONS = 10.0
 """Standard deviations: values farther from the mean are clipped, for the network and for the statistics."""
-LEAST = 1e-6
+MIN_RELATIVE_DEVIATION = 1e-6
 """Least standard deviation, relative to the mean: below it an input counts as constant."""
 
 
@@ -34,7 +34,7 @@ class Standardise(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         size = (shape[0], *(1 for _ in shape[1:]))
-        self.over = [0, *range(2, 1 + len(shape))]
+        self.reduced_dims = [0, *range(2, 1 + len(shape))]
         """Dimensions of a batch that share a statistic."""
         self.register_buffer("rows", torch.zeros((), dtype=torch.float64))
         self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
@@ -43,25 +43,27 @@ class Standardise(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the inputs in standard deviations from the mean; in training mode, after including them in both."""
         if self.training:
-            self._include(x.detach())
+            self._update_statistics(x.detach())
         scaled = (x.double() - self.mean) / self._deviation
-        return scaled.clamp(-FARTHEST, FARTHEST).to(x.dtype)
+        return scaled.clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS).to(x.dtype)
 
     @property
     def _deviation(self) -> Tensor:
-        least = (LEAST * self.mean.abs()).clamp_min(1e-30)
-        return self.variance.sqrt().maximum(least)
+        smallest = (MIN_RELATIVE_DEVIATION * self.mean.abs()).clamp_min(1e-30)
+        return self.variance.sqrt().maximum(smallest)
 
     @torch.no_grad()
-    def _include(self, x: Tensor) -> None:
+    def _update_statistics(self, x: Tensor) -> None:
         """Update the statistics, in place; one row cannot move them far."""
         x = x.double()
-        farthest = FARTHEST * self._deviation
+        limit = MAX_DEVIATIONS * self._deviation
         known = self.rows > 0
-        x = torch.where(known, x.clamp(self.mean - farthest, self.mean + farthest), x)
+        x = torch.where(known, x.clamp(self.mean - limit, self.mean + limit), x)
         share = len(x) / (self.rows + len(x))
-        mean, variance = (part.view_as(self.mean) for part in (x.mean(self.over), x.var(self.over, correction=0)))
-        apart = mean - self.mean
-        self.variance += share * (variance - self.variance) + share * (1 - share) * apart.square()
-        self.mean += share * apart
+        mean, variance = (
+            part.view_as(self.mean) for part in (x.mean(self.reduced_dims), x.var(self.reduced_dims, correction=0))
+        )
+        shift = mean - self.mean
+        self.variance += share * (variance - self.variance) + share * (1 - share) * shift.square()
+        self.mean += share * shift
         self.rows += len(x)

@@ -13,18 +13,18 @@ from torch import Tensor, nn
 
 from hge.experts.optim import state_of
 
-EARLY = 9.0
-"""The n-th update has weight EARLY / (EARLY + n) while that exceeds 1 - decay, so that the random start soon fades."""
+WARM_UP = 9.0
+"""The n-th update has weight WARM_UP / (WARM_UP + n) while that exceeds 1 - decay: the random start soon fades."""
 
 
-class Average:
+class WeightAverage:
     """Moving average of a network's weights and running statistics.
 
     >>> net = nn.Linear(1, 1, bias=False)
     >>> _ = net.weight.data.fill_(0.0)
-    >>> average = Average(net, decay=0.5)
+    >>> average = WeightAverage(net, decay=0.5)
     >>> _ = net.weight.data.fill_(8.0)
-    >>> average.take_in(skip=torch.tensor(0.0)); average.take_in(skip=torch.tensor(1.0))  # the second one is skipped
+    >>> average.update(skip=torch.tensor(0.0)); average.update(skip=torch.tensor(1.0))  # the second one is skipped
     >>> average.net.weight.item(), average.updates.item()
     (7.2..., 1.0)
     """
@@ -39,9 +39,9 @@ class Average:
         self._counters = [(a, b) for a, b in zip(self.tensors, trained, strict=True) if not a.is_floating_point()]
 
     @torch.no_grad()
-    def take_in(self, skip: Tensor) -> None:
+    def update(self, skip: Tensor) -> None:
         """Update with the network's current weights, unless `skip` is 1; the network must be unchanged in that case."""
-        weight = (EARLY / (EARLY + 1 + self.updates)).clamp_min(1 - self.decay) * (1 - skip)
+        weight = (WARM_UP / (WARM_UP + 1 + self.updates)).clamp_min(1 - self.decay) * (1 - skip)
         steps = torch._foreach_sub(self._trained, self._own)
         torch._foreach_mul_(steps, weight)
         torch._foreach_add_(self._own, steps)

@@ -15,7 +15,7 @@ from hge.core.randomness import Keys
 from hge.core.types import Batch
 from hge.experts.joint.calibration import Calibration
 from hge.experts.pool import ExpertPool, scorer, sketcher
-from hge.experts.replay import Expert, Remembered
+from hge.experts.replay import Expert, ReplayBatch
 from hge.gating.promotion import Organisation
 from hge.gating.shortlist import Shortlist
 from hge.gating.switch_detection import RecentBuffer, RecentEntry
@@ -27,7 +27,7 @@ from hge.learning.review import Review, front
 from hge.learning.rollback import Guard
 from hge.learning.routing import Answerer
 from hge.learning.runs import learn_in_runs
-from hge.learning.state import Snapshot, restore, take
+from hge.learning.state import Snapshot, restore, take_snapshot
 from hge.learning.upkeep import Upkeep
 
 Trained = tuple[tuple[int, int], ...]
@@ -89,7 +89,7 @@ class Learner:
 
     def end_stream(self) -> None:
         """End the stream: finish deferred score updates, and refit the joint score if there is one."""
-        self.pool.settle()
+        self.pool.finish_deferred()
         if self.calibration is not None:
             self.calibration.fit()
 
@@ -97,12 +97,12 @@ class Learner:
         """Return an object that predicts test rows."""
         return Answerer(self)
 
-    def take(self) -> Snapshot:
+    def snapshot(self) -> Snapshot:
         """Copy the state; must not be called while `learn_all` is running."""
-        return take(self)
+        return take_snapshot(self)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Load a state returned by `take`; raise a ValueError if it does not fit."""
+        """Load a state returned by `snapshot`; raise a ValueError if it does not fit."""
         restore(self, snapshot)
 
     def _ge(self, entry: RecentEntry[Batch]) -> tuple[Look, int, Trained]:
@@ -238,7 +238,7 @@ class Learner:
         """Add a batch that an expert was trained on to its loss statistics and its replay."""
         expert.losses.update(loss)
         key = self.keys.integer("replay", entry.step, expert.id)
-        expert.replay.add(Remembered(entry.step, entry.batch), key)
+        expert.replay.add(ReplayBatch(entry.step, entry.batch), key)
         return ((entry.step, expert.id),)
 
     def new_expert(self) -> Expert:

@@ -75,7 +75,7 @@ class OnlineLearner(Protocol):
     def answers(self) -> Answers:
         """Return an object that predicts test rows."""
 
-    def take(self) -> Snapshot:
+    def snapshot(self) -> Snapshot:
         """Copy the state; must not be called while `learn_all` is running."""
 
     def restore(self, snapshot: Snapshot) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hge.core.types import Batch
 from hge.experts.pool import ExpertPool
-from hge.experts.replay import Remembered
+from hge.experts.replay import ReplayBatch
 from hge.gating.switch_detection import LossStats, RecentEntry
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Snapshot:
     """Tensors that change when the expert is trained; `facts["experts"][i]["batches"]` is the version of its state."""
 
 
-def take(learner: Learner) -> Snapshot:
+def take_snapshot(learner: Learner) -> Snapshot:
     """Copy a learner's state; must not be called while `learn_all` is running."""
     facts: dict[str, Any] = {
         "steps": learner.steps,
@@ -94,7 +94,7 @@ def _restore(learner: Learner, snapshot: Snapshot) -> None:
         expert.losses, expert.undone = LossStats(**fact["losses"]), fact["undone"]
         expert.replay.seen = fact["seen"]
         batches = [get_batch(own, f"replay.{place}", device) for place in range(len(fact["remembered"]))]
-        expert.replay.kept = [Remembered(s, b) for s, b in zip(fact["remembered"], batches, strict=True)]
+        expert.replay.kept = [ReplayBatch(s, b) for s, b in zip(fact["remembered"], batches, strict=True)]
     learner.steps, learner.last_used = facts["steps"], facts["last_used"]
     learner.evaluations.clear()
     learner.evaluations.update(facts["evaluations"])  # in place: shared with the replays

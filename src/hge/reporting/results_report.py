@@ -14,8 +14,17 @@ from markupsafe import Markup
 
 from hge.data.catalogue import SCENARIOS
 from hge.experiments.paper_tables import TITLES
-from hge.experiments.prequential import average_incremental_accuracy, can_be_drawn, forgetting
-from hge.experiments.results import FOR_CHOOSING, Line, Result, build_table, notes, precision_of, read_results, spread
+from hge.experiments.prequential import average_incremental_accuracy, forgetting, has_tracked_accuracy
+from hge.experiments.results import (
+    FIRST_VALIDATION_SEED,
+    Line,
+    Result,
+    build_table,
+    notes,
+    precision_of,
+    read_results,
+    spread,
+)
 from hge.reporting.figures.overview import accuracy_figure, soak_figure, speed_figure
 from hge.reporting.figures.run import gates_figure
 from hge.reporting.figures.stream import matrix_figure, stream_figure, timeline_figure
@@ -52,9 +61,9 @@ class Group:
 
 def write_overview(folder: Path) -> Path:
     """Write report.html for all results below a folder."""
-    results = [r for r in read_results(folder) if r["protocol"]["seed"] < FOR_CHOOSING]
+    results = [r for r in read_results(folder) if r["protocol"]["seed"] < FIRST_VALIDATION_SEED]
     if not results:
-        raise ValueError(f"{folder}: no results there; expected the folder of a finished run, or one with results")
+        raise ValueError(f"{folder}: no results found; expected the folder of a finished run, or one with results")
     groups = _groups(results)
     learned = [group for group in groups if "organisation" not in group.first]
     tables = {number: build_table(number, results) for number in TITLES}
@@ -72,7 +81,7 @@ def write_overview(folder: Path) -> Path:
         trees=_trees(groups),
         gates=_gates(folder / "gates"),
         speed=_speed(folder / "bench"),
-        survival=_survival(folder / "torture.json"),
+        survival=_robustness(folder / "torture.json"),
     )
     path = folder / "report.html"
     path.write_text(html, encoding="utf-8")
@@ -82,7 +91,7 @@ def write_overview(folder: Path) -> Path:
 def _groups(results: Iterable[Result]) -> list[Group]:
     """Group runs that differ only in the seed; of several runs of one seed keep the last, preferably a tracked one."""
     found: dict[str, dict[int, Result]] = {}
-    for result in sorted(results, key=can_be_drawn):
+    for result in sorted(results, key=has_tracked_accuracy):
         found.setdefault(_name(result["protocol"]), {})[result["protocol"]["seed"]] = result
     return [Group(name, [runs[seed] for seed in sorted(runs)]) for name, runs in sorted(found.items())]
 
@@ -122,21 +131,21 @@ def _accuracy(tables: dict[int, list[Line]]) -> Markup | None:
 
 
 def _tracked(group: Group) -> Group:
-    return Group(group.name, [run for run in group.runs if can_be_drawn(run)])
+    return Group(group.name, [run for run in group.runs if has_tracked_accuracy(run)])
 
 
 def _stream(group: Group) -> dict[str, Any]:
     first = group.first
     visited = [[visit["task"] for visit in run["visits"]] for run in group.runs]
     matrices = [run["tracked"]["after_visits"] for run in group.runs]
-    falls = [forgetting(matrix, own) for matrix, own in zip(matrices, visited, strict=True)]
+    drops = [forgetting(matrix, own) for matrix, own in zip(matrices, visited, strict=True)]
     increments = [average_incremental_accuracy(matrix, own) for matrix, own in zip(matrices, visited, strict=True)]
-    summary = Group("", [{"falls": f, "increments": i} for f, i in zip(falls, increments, strict=True)])
+    summary = Group("", [{"drops": f, "increments": i} for f, i in zip(drops, increments, strict=True)])
     return {
         "name": f"{group.name}, seed {first['protocol']['seed']}",
         "routing": "single samples" if first["tracked"]["routing"] == "sample" else "batches",
         "seeds": len(group.runs),
-        "forgetting": summary.spread("falls"),
+        "forgetting": summary.spread("drops"),
         "incremental": summary.spread("increments"),
         "plot": Markup(stream_figure(first)),
         "matrix": Markup(matrix_figure(first)),
@@ -144,11 +153,13 @@ def _stream(group: Group) -> dict[str, Any]:
 
 
 def _timeline(groups: Sequence[Group]) -> Markup | None:
-    told = {group.name: group.first for group in groups if "created" in group.first and not _is_told(group.first)}
-    return Markup(timeline_figure(told)) if told else None
+    detected = {
+        group.name: group.first for group in groups if "created" in group.first and not _is_given_tasks(group.first)
+    }
+    return Markup(timeline_figure(detected)) if detected else None
 
 
-def _is_told(result: Result) -> bool:
+def _is_given_tasks(result: Result) -> bool:
     return bool(result["protocol"]["method"] == "separate")  # the tasks are given, so nothing is detected
 
 
@@ -173,10 +184,10 @@ def _is_papers_tree(protocol: dict[str, Any]) -> bool:
 def _gates(folder: Path) -> list[dict[str, Any]]:
     boards: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for board in _documents(folder):
-        told = board.get("protocol", {})
-        if board.get("part") == "test" and told["seed"] < FOR_CHOOSING:
-            names = [told["scenario"], told["recipe"], told["net"], f"{told['epochs']} epochs"]
-            names += _reduced_precision(told)
+        protocol = board.get("protocol", {})
+        if board.get("part") == "test" and protocol["seed"] < FIRST_VALIDATION_SEED:
+            names = [protocol["scenario"], protocol["recipe"], protocol["net"], f"{protocol['epochs']} epochs"]
+            names += _reduced_precision(protocol)
             boards.setdefault((", ".join(names), *(row["score"] for row in board["scores"])), []).append(board)
     return [{"name": name, **_mean_board(own)} for (name, *_), own in boards.items()]
 
@@ -216,7 +227,7 @@ def _speed(folder: Path) -> Markup | None:
     return Markup(speed_figure(steps)) if steps else None
 
 
-def _survival(path: Path) -> dict[str, Any] | None:
+def _robustness(path: Path) -> dict[str, Any] | None:
     """Return the results of `make torture` as (what, how many, outcome), and the memory curve of a long run.
 
     Parts that have not been run are left out.
@@ -224,11 +235,11 @@ def _survival(path: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     found = json.loads(path.read_text(encoding="utf-8"))
-    rows = [_survived(part, found[part]) for part in SURVIVAL if part in found]
+    rows = [_robustness_row(part, found[part]) for part in SURVIVAL if part in found]
     return {"rows": rows, "memory": Markup(soak_figure(found["soak"]["curve"])) if "soak" in found else None}
 
 
-def _survived(part: str, found: dict[str, Any]) -> tuple[str, int, str]:
+def _robustness_row(part: str, found: dict[str, Any]) -> tuple[str, int, str]:
     if part == "inputs":
         wrong = f"{len(found['wrong'])} without a clear error, or with a changed state"
         return "bad inputs", found["examples"], wrong
@@ -238,6 +249,6 @@ def _survived(part: str, found: dict[str, Any]) -> tuple[str, int, str]:
         cost = f"cost {found['cost_percent']['median']:.1f} % of the time"
         return "checkpoints", len(found["seconds"]["with"]), cost
     if part == "soak":
-        return "batches in one go", found["batches"], f"memory grew by {found['growth_bytes'] / 1e6:.1f} MB"
+        return "batches in one run", found["batches"], f"memory grew by {found['growth_bytes'] / 1e6:.1f} MB"
     what = f"kill -9 on one {found['gpu']}, then resumed" if part == "kills-gpu" else "kill -9, then resumed"
-    return what, found["kills"], f"{len(found['differences'])} differences to a run that was left alone"
+    return what, found["kills"], f"{len(found['differences'])} differences from an uninterrupted run"

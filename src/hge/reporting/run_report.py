@@ -11,7 +11,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from hge.experiments.prequential import can_be_drawn
+from hge.experiments.prequential import has_tracked_accuracy
 from hge.experiments.run_files import RunRecord, read_result
 from hge.gating.tree import Tree
 from hge.reporting.figures.run import gates_figure, loss_figure, roc_figure, routing_figure, switch_figure
@@ -23,7 +23,7 @@ ORGANISATIONS = {
     "ge": "GE: flat",
     "hge": "HGE: Algorithm 3 in the order of the tasks",
     "upper": "Upper: the cheapest good tree of many orders",
-    "shortlist": "Ours: the best sketches are asked",
+    "shortlist": "Ours: shortlist of the best sketches",
 }
 
 
@@ -41,10 +41,10 @@ def write_report(folder: Path) -> Path:
 def write_gates(folder: Path) -> Path:
     """Write report.html and gates.svg beside the leaderboard of scores in gates.json."""
     result = json.loads((folder / GATES).read_text(encoding="utf-8"))
-    plot, strangers = gates_figure(result), result["unknown"]
+    plot, unknown = gates_figure(result), result["unknown"]
     (folder / "gates.svg").write_text(plot, encoding="utf-8")
     sizes = [str(size) for size in result["groups"] if str(size) in result["scores"][0]["gate_accuracy"]]
-    roc = Markup(roc_figure(strangers)) if strangers else ""
+    roc = Markup(roc_figure(unknown)) if unknown else ""
     path = folder / "report.html"
     path.write_text(render("gates.html.j2", **result, sizes=sizes, plot=Markup(plot), roc=roc), encoding="utf-8")
     return path
@@ -92,9 +92,9 @@ def _run_page(record: RunRecord) -> str:
         first_creation=created[0] if created else None,
         routing_svg=Markup(routing_figure(record, record.config["routing"])),
         tree_svg=Markup(tree_svg(drawn)) if record.config["learner"]["organisation"] == "lca" else None,
-        story=story(record),
-        stream_svg=Markup(stream_figure(record.result)) if can_be_drawn(record.result) else None,
-        matrix_svg=Markup(matrix_figure(record.result)) if can_be_drawn(record.result) else None,
+        decisions=describe_events(record),
+        stream_svg=Markup(stream_figure(record.result)) if has_tracked_accuracy(record.result) else None,
+        matrix_svg=Markup(matrix_figure(record.result)) if has_tracked_accuracy(record.result) else None,
         colour_of=colour_of,
     )
 
@@ -113,7 +113,7 @@ def render(template: str, **values: Any) -> str:
     return pages.get_template(template).render(**values)
 
 
-def story(record: RunRecord) -> list[dict[str, Any]]:
+def describe_events(record: RunRecord) -> list[dict[str, Any]]:
     """Describe the run's decisions in sentences, in order; single outliers are shown only in the figure."""
     events, lines = record.events, []
     for index, event in enumerate(events):
@@ -128,9 +128,7 @@ def _sentence(event: dict[str, Any], before: list[dict[str, Any]]) -> str | None
     match event["event"]:
         case "loss_reviewed":
             verdict = (
-                "far above it: to this expert another task"
-                if event["new_task"]
-                else "within it: the same task, and training goes on"
+                "above it: another task" if event["new_task"] else "not above it: the same task, and training continues"
             )
             return (
                 f"The loss stayed high. Expert {e}: {_shown(event['recent_loss'])} on the set-aside batches, "
@@ -140,42 +138,47 @@ def _sentence(event: dict[str, Any], before: list[dict[str, Any]]) -> str | None
         case "expert_created":
             if not event["batches"]:  # created by a baseline
                 return f"Expert {e} was created."
-            return f"Expert {e} was created and learned the {event['batches']} set-aside batches. It is on probation."
+            return (
+                f"Expert {e} was created and trained on the {event['batches']} set-aside batches. It is on probation."
+            )
         case "expert_reused":
             return (
-                f"No more experts are allowed: expert {e}, of the lowest loss, learned the {event['batches']} batches."
+                f"The maximum number of experts is reached: expert {e}, with the lowest loss, was trained on the "
+                f"{event['batches']} batches."
             )
         case "batches_reclaimed":
             return (
-                f"But expert {e}, in use until then, accepts {event['batches']} of the batches: the gate had sent them "
-                "astray. It learned them, and no expert was created."
+                f"Expert {e}, in use until then, accepts {event['batches']} of the batches, which the gate had routed "
+                "to other experts. It was trained on them, and no expert was created."
             )
         case "expert_promoted":
             return (
                 f"Expert {e} was promoted: on {event['rate']:.0%} of the batches that were compared its score was "
-                "lower than that of the expert to which they would have gone."
+                "lower than that of the expert that the gate would have selected."
             )
         case "expert_rolled_back":
             return (
-                f"Expert {e} was rolled back to its last good weights, {event['batches']} batches ago: its loss or its "
-                "weights were no longer numbers."
+                f"Expert {e} was rolled back to its last finite state, {event['batches']} batches earlier: its loss or "
+                "its weights were no longer finite."
             )
         case "shortlist_set":
             return (
-                f"Of {event['experts']} experts the {event['batch']} with the best sketches are asked about a batch, "
-                f"{event['row']} about a single row: so many keep what is remembered with its own."
+                f"Of {event['experts']} experts, the {event['batch']} with the best sketches are queried for a batch, "
+                f"{event['row']} for a single row: enough to route the replay to its own experts."
             )
-        case "expert_changed" if _known(e, before):
-            return f"The stream went back to expert {e}, which had learned this task before. No expert was created."
+        case "expert_changed" if _was_in_use(e, before):
+            return (
+                f"The stream returned to expert {e}, which had been trained on this task before. No expert was created."
+            )
     return None
 
 
 def _shown(value: float | None) -> str:
     if value is None:
-        return "not a number"
+        return "not finite"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _known(expert: int, before: list[dict[str, Any]]) -> bool:
+def _was_in_use(expert: int, before: list[dict[str, Any]]) -> bool:
     """Return whether this expert was in use before, as opposed to just created."""
     return expert == 0 or any(b["event"] == "expert_changed" and b["previous"] == expert for b in before)

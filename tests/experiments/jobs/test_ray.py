@@ -15,7 +15,7 @@ from helpers.lasting import lasting
 from hge.experiments.jobs.plan import build_jobs
 from hge.experiments.jobs.ray import RayExecutor
 from hge.experiments.jobs.scheduler import SUBFOLDER, reproduce
-from hge.experiments.jobs.worker import Outcome, Place, read_progress
+from hge.experiments.jobs.worker import Outcome, Workspace, read_progress
 from hge.experiments.runner import CHECKPOINTS, run
 
 ray = pytest.importorskip("ray")
@@ -40,19 +40,19 @@ def test_a_lost_nodes_run_goes_on_elsewhere(cluster: Any, tmp_path: Path) -> Non
     """Two nodes take a run each; one is killed, and its run goes on where the other has ended."""
     _, lost = [cluster.add_node(num_cpus=1) for _ in range(2)]
     jobs = build_jobs([("split-digits", "ge")], recipe="paper", seeds=2, epochs_scale=0.6, device="cpu")
-    place = Place(tmp_path / "work", checkpoint_every=20)
+    workspace = Workspace(tmp_path / "work", checkpoint_every=20)
     killed: list[int] = []
 
     def kill_in_the_middle(ended: list[Outcome]) -> None:
-        under_way = [job for job in jobs if list(place.folder(job.name).glob(f"{CHECKPOINTS}/*.json"))]
+        under_way = [job for job in jobs if list(workspace.folder(job.name).glob(f"{CHECKPOINTS}/*.json"))]
         if not killed and len(under_way) == len(jobs):
             cluster.remove_node(lost, allow_graceful=False)
             killed.append(len(ended))
 
-    outcomes = reproduce(jobs, RayExecutor(place, cluster.address), tmp_path / "results", kill_in_the_middle)
+    outcomes = reproduce(jobs, RayExecutor(workspace, cluster.address), tmp_path / "results", kill_in_the_middle)
     assert killed
     assert sorted(outcome.name for outcome in outcomes) == [job.name for job in jobs], "each arrives once"
-    began = [progress.began_at for job in jobs if (progress := read_progress(place.folder(job.name)))]
+    began = [progress.began_at for job in jobs if (progress := read_progress(workspace.folder(job.name)))]
     assert min(began) == 0
     assert max(began) >= 20, "the lost run went on from its checkpoint"
     for job in jobs:

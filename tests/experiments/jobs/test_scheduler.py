@@ -23,9 +23,17 @@ from hge.experiments import run_files as record
 from hge.experiments.jobs import worker as jobs
 from hge.experiments.jobs.eta import Forecast
 from hge.experiments.jobs.local import LocalExecutor
-from hge.experiments.jobs.plan import Job, build_jobs, choose, not_yet_made, read_jobs, subjects, table_numbers
+from hge.experiments.jobs.plan import (
+    Job,
+    build_jobs,
+    filter_runs,
+    missing_jobs,
+    read_jobs,
+    required_runs,
+    table_numbers,
+)
 from hge.experiments.jobs.scheduler import SUBFOLDER, reproduce
-from hge.experiments.jobs.worker import Place, Progress, carry_out, read_progress
+from hge.experiments.jobs.worker import Progress, Workspace, read_progress, run_job
 from hge.experiments.paper_tables import paper_table
 from hge.experiments.recipes import build_config
 from hge.experiments.runner import protocol, run
@@ -38,32 +46,32 @@ def jobs_of(chosen: list[tuple[str, str]], **settings: Any) -> list[Job]:
 def test_subjects_follow_the_papers_tables() -> None:
     scenarios = {cell.scenario for number in (4, 5) for cell in paper_table(number)}
     assert len(scenarios) == 11
-    assert set(subjects([1])) == {(s, m) for s in scenarios for m in ("ge", "ge-no-review", "tame")}
-    assert set(subjects([2])) == set(subjects([3])) == {(s, "organise") for s in scenarios}
-    assert {m for s, m in subjects([4]) if s == "smnist"} == {"separate", "ge", "hge", "tame"}
-    assert {m for s, m in subjects([4]) if s == "imgnet-20"} == {"separate", "ge", "hge"}  # TAME: N/A
-    assert {m for _, m in subjects([5])} == {"separate", "ge", "hge"}
-    assert subjects([], [1, 2]) == [("smnist", "hge"), ("cif10-inv", "organise"), ("mnist-kmnist", "organise")]
-    everything = subjects(table_numbers("all"), [1, 2])
+    assert set(required_runs([1])) == {(s, m) for s in scenarios for m in ("ge", "ge-no-review", "tame")}
+    assert set(required_runs([2])) == set(required_runs([3])) == {(s, "organise") for s in scenarios}
+    assert {m for s, m in required_runs([4]) if s == "smnist"} == {"separate", "ge", "hge", "tame"}
+    assert {m for s, m in required_runs([4]) if s == "imgnet-20"} == {"separate", "ge", "hge"}  # TAME: N/A
+    assert {m for _, m in required_runs([5])} == {"separate", "ge", "hge"}
+    assert required_runs([], [1, 2]) == [("smnist", "hge"), ("cif10-inv", "organise"), ("mnist-kmnist", "organise")]
+    everything = required_runs(table_numbers("all"), [1, 2])
     assert len(everything) == len(set(everything)) == 11 * 6  # six methods, TAME by Table 1
 
 
 def test_narrowing_down() -> None:
-    needed = subjects([4])
-    assert choose(needed, ["smnist"], ["ge", "hge"]) == [("smnist", "ge"), ("smnist", "hge")]
-    assert choose([], ["split-digits", "split-digits"], ["ge"]) == [("split-digits", "ge")]
+    needed = required_runs([4])
+    assert filter_runs(needed, ["smnist"], ["ge", "hge"]) == [("smnist", "ge"), ("smnist", "hge")]
+    assert filter_runs([], ["split-digits", "split-digits"], ["ge"]) == [("split-digits", "ge")]
     with pytest.raises(ValueError, match="scenario: got 'cif10-inv', expected one of pmnist"):
-        choose(needed, ["cif10-inv"], [])
+        filter_runs(needed, ["cif10-inv"], [])
     with pytest.raises(ValueError, match="method: got 'organise', expected one of"):
-        choose(needed, [], ["organise"])
-    with pytest.raises(ValueError, match="method: got tame, which is not asked for imgnet-10 there"):
-        choose(needed, ["imgnet-10"], ["tame"])
+        filter_runs(needed, [], ["organise"])
+    with pytest.raises(ValueError, match="method: got tame, expected one needed for imgnet-10"):
+        filter_runs(needed, ["imgnet-10"], ["tame"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["paper", "best"])
 def test_jobs_are_plain_json_and_have_names_of_their_own(recipe: str) -> None:
-    made = jobs_of(subjects([1, 2, 3, 4, 5]), recipe=recipe, seeds=2, track=True)
+    made = jobs_of(required_runs([1, 2, 3, 4, 5]), recipe=recipe, seeds=2, track=True)
     assert len({job.name for job in made}) == len(made)
     for job in made:
         assert Job.from_json(json.loads(json.dumps(job.as_json()))) == job
@@ -77,8 +85,8 @@ def test_jobs_are_plain_json_and_have_names_of_their_own(recipe: str) -> None:
 def test_what_is_there_is_not_made_again() -> None:
     first, second = jobs_of([("smnist", "ge")], seeds=2)
     there = {"protocol": protocol(first.config)}
-    assert not_yet_made([first, second], [there]) == [second]
-    assert not_yet_made([replace(first, config=replace(first.config, device="cuda"))], [there]) == []
+    assert missing_jobs([first, second], [there]) == [second]
+    assert missing_jobs([replace(first, config=replace(first.config, device="cuda"))], [there]) == []
     for change in (
         {"epochs": 40},
         {"tasks": 3},
@@ -86,12 +94,12 @@ def test_what_is_there_is_not_made_again() -> None:
         {"precision": "bf16"},
         {"changed": {"learner.epsilon": 5.0}},
     ):
-        assert not_yet_made([first], [{"protocol": there["protocol"] | change}]) == [first]
+        assert missing_jobs([first], [{"protocol": there["protocol"] | change}]) == [first]
     del there["protocol"]["precision"]  # an old result, of fp32
-    assert not_yet_made([first], [there]) == []
+    assert missing_jobs([first], [there]) == []
     tracked = replace(first, config=replace(first.config, track=True))
-    assert not_yet_made([tracked], [there]) == [tracked]
-    assert not_yet_made([tracked], [there | {"tracked": {}}, there]) == []
+    assert missing_jobs([tracked], [there]) == [tracked]
+    assert missing_jobs([tracked], [there | {"tracked": {}}, there]) == []
 
 
 def test_a_changed_recipe_is_another_run() -> None:
@@ -99,8 +107,8 @@ def test_a_changed_recipe_is_another_run() -> None:
     (plain,) = jobs_of([("smnist", "ge")], assignments=["score.variational=false"])
     assert plain.name == "smnist-ge-paper-epochs4-score.variational-False-seed0"
     assert not plain.config.score.variational
-    assert not_yet_made([plain], [{"protocol": protocol(usual.config)}]) == [plain]
-    assert not_yet_made([plain], [{"protocol": protocol(plain.config)}]) == []
+    assert missing_jobs([plain], [{"protocol": protocol(usual.config)}]) == [plain]
+    assert missing_jobs([plain], [{"protocol": protocol(plain.config)}]) == []
 
 
 def test_whatever_decides_a_runs_outcome_is_in_its_name() -> None:
@@ -164,7 +172,7 @@ def test_a_file_of_jobs_that_cannot_be_read(tmp_path: Path, text: str, message: 
 
 @pytest.mark.parametrize("setting", ["seed=7", "device=cuda", "track=true", "precision=bf16", "epochs=4"])
 def test_what_has_an_option_of_its_own_is_not_set(setting: str) -> None:
-    with pytest.raises(ValueError, match=f"^{setting.partition('=')[0]}: not here; use --"):
+    with pytest.raises(ValueError, match=f"^{setting.partition('=')[0]}: not allowed in --set; use --"):
         jobs_of([("smnist", "ge")], assignments=[setting])
 
 
@@ -172,8 +180,8 @@ def test_what_has_an_option_of_its_own_is_not_set(setting: str) -> None:
 def test_one_that_fails_or_dies_leaves_the_others_alone(tmp_path: Path) -> None:
     good, dying = jobs_of([("split-digits", "ge")], seeds=2)
     [failing] = jobs_of([("smnist", "ge")])  # of which there are no data
-    place = Place(tmp_path / "work", data=tmp_path)
-    executor = LocalExecutor(place, workers=2)
+    workspace = Workspace(tmp_path / "work", data=tmp_path)
+    executor = LocalExecutor(workspace, workers=2)
 
     def kill_one(ended: list[Any]) -> None:
         for name, process in executor._running.values():
@@ -183,9 +191,9 @@ def test_one_that_fails_or_dies_leaves_the_others_alone(tmp_path: Path) -> None:
     outcomes = reproduce([dying, failing, good], executor, tmp_path / "results", kill_one)
     by_name = {outcome.name: outcome for outcome in outcomes}
     assert len(outcomes) == 3
-    assert by_name[dying.name].error == "its process died with exit code -9"
+    assert by_name[dying.name].error == "the process died with exit code -9"
     assert "mnist" in by_name[failing.name].error
-    assert "Traceback" in (place.folder(failing.name) / "error.txt").read_text()
+    assert "Traceback" in (workspace.folder(failing.name) / "error.txt").read_text()
     [file] = (tmp_path / "results" / SUBFOLDER).iterdir()
     assert file.name == f"{good.name}.json"
     assert lasting(json.loads(file.read_text())) == lasting(run(good.config, tmp_path / "alone"))
@@ -198,23 +206,23 @@ def test_a_process_that_dies_while_it_tells_its_result(tmp_path: Path) -> None:
     process = multiprocessing.get_context("spawn").Process(target=os._exit, args=(3,))
     process.start()
     outcome = LocalExecutor._outcome(here, "job", process)
-    assert (outcome.result, outcome.error) == (None, "its process died with exit code 3")
+    assert (outcome.result, outcome.error) == (None, "the process died with exit code 3")
 
 
 @pytest.mark.slow
 def test_a_run_whose_end_was_not_heard_of_is_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [job] = jobs_of([("split-digits", "ge")], epochs_scale=0.05)
-    place = Place(tmp_path, runs_at_once=3)
-    made = carry_out(job, place)
+    workspace = Workspace(tmp_path, runs_at_once=3)
+    made = run_job(job, workspace)
     assert made.result is not None
     assert made.result["protocol"]["runs_at_once"] == 3
     monkeypatch.setattr(jobs, "run", None)
-    again = carry_out(job, place).result
+    again = run_job(job, workspace).result
     assert again is not None
     del made.result["protocol"]["runs_at_once"]  # nobody knows any more
     assert again == made.result
     other = replace(job, config=replace(job.config, seed=7))  # of the same name
-    assert "NoneType" in carry_out(other, Place(tmp_path)).error
+    assert "NoneType" in run_job(other, Workspace(tmp_path)).error
 
 
 @pytest.mark.slow
@@ -248,7 +256,7 @@ def test_a_result_of_another_commit_is_made_again(tmp_path: Path, monkeypatch: p
     [job] = jobs_of([("split-digits", "ge")], epochs_scale=0.05)
     for commit in ("one", "another"):
         monkeypatch.setenv("HGE_COMMIT", commit)
-        result = carry_out(job, Place(tmp_path)).result
+        result = run_job(job, Workspace(tmp_path)).result
         assert result is not None
         assert result["protocol"]["commit"] == commit
 
@@ -272,27 +280,27 @@ def test_the_commit_is_that_of_the_package_and_of_no_tree_around_it(
 
 def test_a_run_that_failed_or_went_on_near_its_end_tells_no_times() -> None:
     forecast = Forecast(["a", "b", "c"], [("smnist", "ge")] * 3)
-    forecast.told("a", Progress(0, 1000, 0), now=0.0)
+    forecast.update("a", Progress(0, 1000, 0), now=0.0)
     forecast.ended("a", now=5.0, whole=False)
     assert forecast.status(1) == "1 of 3 ended"
-    forecast.told("b", Progress(998, 1000, 997), now=5.0)
-    forecast.told("b", Progress(999, 1000, 997), now=6.0)
+    forecast.update("b", Progress(998, 1000, 997), now=5.0)
+    forecast.update("b", Progress(999, 1000, 997), now=6.0)
     forecast.ended("b", now=66.0)
     assert forecast.status(1) == "2 of 3 ended"
 
 
 def test_an_older_attempt_gives_way_to_a_newer_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [job] = jobs_of([("split-digits", "ge")], epochs_scale=0.05)
-    monkeypatch.setattr(jobs, "TELL_EVERY", 0.0)
-    write_whole = jobs.write_whole
+    monkeypatch.setattr(jobs, "PROGRESS_INTERVAL", 0.0)
+    write_atomically = jobs.write_atomically
 
     def write(path: Path, text: str) -> None:
-        write_whole(path, text)
+        write_atomically(path, text)
         if path.name == jobs.PROGRESS and json.loads(text)["done"] == 20:
-            write_whole(path.with_name(jobs.ATTEMPT), "another")
+            write_atomically(path.with_name(jobs.ATTEMPT), "another")
 
-    monkeypatch.setattr(jobs, "write_whole", write)
-    outcome = carry_out(job, Place(tmp_path))
+    monkeypatch.setattr(jobs, "write_atomically", write)
+    outcome = run_job(job, Workspace(tmp_path))
     assert (outcome.result, "attempt: got a newer one" in outcome.error) == (None, True)
 
 
@@ -338,7 +346,10 @@ def test_what_a_dry_run_prints_can_be_run(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ([], "table: got nothing, expected --table, --figure, --jobs, or --scenario with --method"),
-        (["--jobs", "some.jsonl", "--seeds", "5"], "jobs: got --seeds beside --jobs, whose file says what is run"),
+        (
+            ["--jobs", "some.jsonl", "--seeds", "5"],
+            "jobs: got --seeds with --jobs, expected only options of where and how jobs run",
+        ),
         (["--jobs", "missing.jsonl"], "missing.jsonl"),
         (["--table", "4", "--data", "."], "data: got no cifar10, cifar100, mnist, tiny-imagenet in ., expected all"),
         (["--scenario", "split-digits", "--method", "ge", "--set", "tasks=9"], "tasks: got 9, expected at most 5"),
@@ -346,7 +357,7 @@ def test_what_a_dry_run_prints_can_be_run(tmp_path: Path) -> None:
         (["--scenario", "split-digits", "--method", "ge", "--work", "/dev/null/x"], "/dev/null/x"),
         (
             ["--scenario", "split-digits", "--method", "ge", "--precision", "bf16", "--device", "cpu"],
-            "precision: got 'bf16', expected fp32: a CPU computes no other",
+            "precision: got 'bf16', expected fp32 on a CPU",
         ),
         (["--table", "6"], "table: got '6', expected 1 to 5, or all"),
         (["--figure", "3"], "figure: got 3, expected one of 1, 2"),

@@ -31,8 +31,8 @@ from hge.core.config import LearnerConfig, OptimiserConfig
 from hge.core.events import Event
 from hge.core.randomness import Keys
 from hge.core.types import Batch
-from hge.experts.fast.device_steps import TOGETHER
-from hge.experts.fast.layout import Layout, Stack, move_in
+from hge.experts.fast.device_steps import STEPS_PER_LAUNCH
+from hge.experts.fast.layout import Layout, Stack, rebind_storage
 from hge.experts.fast.pool import StackedPool
 from hge.experts.pool_spec import PoolSpec
 from hge.gating.switch_detection import LossStats
@@ -110,7 +110,7 @@ def test_adam_trains_scores_in_graphs_too(device: str) -> None:
 )
 def test_asking_all_at_once_changes_no_event(config: LearnerConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, expected = learned("stacked", VAE, config, "cpu", in_runs=True)
-    monkeypatch.setattr(StackedPool, "asks_all_at_once", True)
+    monkeypatch.setattr(StackedPool, "scores_all_at_once", True)
     _, _, events = learned("stacked", VAE, config, "cpu", in_runs=True)
     assert discrete(events) == discrete(expected)
 
@@ -147,10 +147,10 @@ def test_two_steps_at_once_are_the_same_as_one_by_one(config: LearnerConfig, mon
         StackedPool, "_launch", lambda self, *args: (launched.append(len(args[-1])), launch(self, *args))
     )
     many, steps_in_runs, events_in_runs = learned("stacked", MLP, config, "cpu", in_runs=True)
-    assert {1, TOGETHER} <= set(launched) <= set(range(1, TOGETHER + 1))
+    assert {1, STEPS_PER_LAUNCH} <= set(launched) <= set(range(1, STEPS_PER_LAUNCH + 1))
     assert repr(steps_in_runs) == repr(steps)
     assert repr(events_in_runs) == repr(events)
-    assert not len(many.pool.mailbox)
+    assert not len(many.pool.results)
     x = next(stream()).x
     for expert in range(len(one.experts)):
         assert torch.equal(one.pool.logits(expert, x), many.pool.logits(expert, x))
@@ -201,7 +201,7 @@ def test_a_run_ends_where_a_rival_scores_lower(name: str) -> None:
             pool.train(expert, batch_for(pool, seed=step, shift=9.0 * expert), step)
     losses = LossStats(count=5, mean=1e9)
     items = [(step, batch_for(pool, seed=step, shift=9.0 * (step == 7))) for step in range(5, 9)]
-    assert len(list(_followed(pool.train_run(0, items, losses, 4.0, below=[(0, 1)]), losses))) == 2
+    assert len(list(_followed(pool.train_run(0, items, losses, 4.0, ordered_pairs=[(0, 1)]), losses))) == 2
     assert len(list(_followed(pool.train_run(0, items, losses, 4.0), losses))) == 4
 
 
@@ -276,9 +276,9 @@ def test_idle_experts_can_wait_on_the_host_and_memory_is_reported() -> None:
     x = batch_for(here, seed=9).x
     for expert in range(3):
         assert torch.equal(here.logits(expert, x), away.logits(expert, x))
-    assert away.memory()["host_bytes"] == 3 * len(away.home.slot)
+    assert away.memory()["host_bytes"] == 3 * len(away.store.slot)
     assert here.memory()["device_bytes"] - away.memory()["device_bytes"] == away.memory()["host_bytes"]
-    weights = sum(p.nbytes for module in (here.home.net, here.home.score) for p in module.parameters())
+    weights = sum(p.nbytes for module in (here.store.net, here.store.score) for p in module.parameters())
     assert 2 * weights <= here.memory()["bytes_per_expert"] < 2.3 * weights  # and momentum
 
 
@@ -287,7 +287,7 @@ def test_memory_keeps_the_format_of_its_tensors() -> None:
     count, values = torch.tensor(3), weights.clone()
     layout = Layout([count, weights])
     memory = layout.allocate(torch.device("cpu"))
-    move_in(layout.views(memory), [count, weights])
+    rebind_storage([count, weights], layout.views(memory))
     assert weights.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(weights, values)
     memory.zero_()

@@ -15,10 +15,10 @@ from hge.core.randomness import Keys
 from hge.core.types import Batch, as_float
 from hge.experiments.build import build_pool, build_scenario
 from hge.experiments.recipes import build_config
-from hge.experts.joint.calibration import GROWTH, Calibration, Effort
-from hge.experts.joint.model import Joint, fit_joint
+from hge.experts.joint.calibration import GROWTH, Calibration, FitBudget
+from hge.experts.joint.model import JointScore, fit_joint
 from hge.experts.pool import ExpertPool
-from hge.experts.replay import Expert, Remembered, Replay
+from hge.experts.replay import Expert, Replay, ReplayBatch
 from hge.gating.promotion import Probation
 from hge.gating.switch_detection import LossStats
 from hge.learning.learner import Learner
@@ -181,26 +181,26 @@ def four_experts() -> tuple[ExpertPool, list[Expert]]:
         for step, places in enumerate(torch.split(in_turn, 32)):
             part = Batch(batch.x[places], batch.y[places])
             expert.losses.update(pool.train(expert.id, part, step))
-            expert.replay.add(Remembered(step, part), step)
+            expert.replay.add(ReplayBatch(step, part), step)
     return pool, experts
 
 
 def test_many_experts_cost_no_more_rows_and_no_more_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hge.experts.joint.calibration.FULL", Effort(rows=100, iterations=5))
-    monkeypatch.setattr("hge.experts.joint.calibration.FEATURES_IN_ALL", 20)
+    monkeypatch.setattr("hge.experts.joint.calibration.FULL", FitBudget(rows=100, iterations=5))
+    monkeypatch.setattr("hge.experts.joint.calibration.MAX_FEATURES_TOTAL", 20)
     pool, experts = four_experts()
     calibration = Calibration(pool, experts[:1])
-    calibration.fit(Effort(rows=100, iterations=5))
+    calibration.fit(FitBudget(rows=100, iterations=5))
     assert len(calibration._columns[0, 0][1]) == 96
     calibration.experts = experts
-    calibration.fit(Effort(rows=100, iterations=5))
+    calibration.fit(FitBudget(rows=100, iterations=5))
     assert [len(columns) for _, columns in calibration._columns.values()] == [24] * 16  # 384 rows, one in four
     assert calibration.joint is not None
-    assert [reader.feature_basis.shape[1] for reader in calibration.joint.readers] == [5] * 4
+    assert [scaler.feature_basis.shape[1] for scaler in calibration.joint.scalers] == [5] * 4
 
 
 def test_what_was_read_is_kept_only_as_far_as_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hge.experts.joint.calibration.FEATURES_IN_ALL", 40)
+    monkeypatch.setattr("hge.experts.joint.calibration.MAX_FEATURES_TOTAL", 40)
     pool, experts = four_experts()
     calibration, at_once = Calibration(pool, experts[:2]), Calibration(pool, experts)
     calibration.fit()
@@ -217,32 +217,33 @@ def test_images_in_bytes_and_in_numbers_beside_each_other_mean_the_same() -> Non
     pool, experts = four_experts()
     for expert in experts:
         expert.replay.kept = [
-            Remembered(kept.step, Batch((255 * kept.batch.x).byte(), kept.batch.y)) for kept in expert.replay.kept
+            ReplayBatch(kept.step, Batch((255 * kept.batch.x).byte(), kept.batch.y)) for kept in expert.replay.kept
         ]
     in_bytes, in_both = Calibration(pool, experts), Calibration(pool, experts)
-    in_bytes.fit(Effort(rows=400, iterations=5))
+    in_bytes.fit(FitBudget(rows=400, iterations=5))
     for expert in experts:
         first = expert.replay.kept[0]
-        expert.replay.kept[0] = Remembered(first.step, Batch(as_float(first.batch.x), first.batch.y))
-    in_both.fit(Effort(rows=400, iterations=5))
+        expert.replay.kept[0] = ReplayBatch(first.step, Batch(as_float(first.batch.x), first.batch.y))
+    in_both.fit(FitBudget(rows=400, iterations=5))
     assert in_bytes.joint is not None
     assert in_both.joint is not None
     np.testing.assert_array_equal(in_both.joint.weights, in_bytes.joint.weights)
 
 
 def test_of_labels_that_come_in_turn_none_is_overlooked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hge.experts.joint.calibration.FULL", Effort(rows=200, iterations=5))
+    monkeypatch.setattr("hge.experts.joint.calibration.FULL", FitBudget(rows=200, iterations=5))
     fits: list[np.ndarray] = []
 
-    def fit(*arguments: Any) -> Joint:
+    def fit(*arguments: Any) -> JointScore:
         fits.append(arguments[3])
         return fit_joint(*arguments)
 
     monkeypatch.setattr("hge.experts.joint.calibration.fit_joint", fit)
     calibration = Calibration(*four_experts())
-    calibration.fit(Effort(rows=96, iterations=5))  # half of each expert's rows are looked at, and half of those fitted
+    # half of each expert's rows are evaluated, and half of those fitted
+    calibration.fit(FitBudget(rows=96, iterations=5))
     assert calibration.joint is not None
-    assert [len(reader.classes) for reader in calibration.joint.readers] == [2] * 4
+    assert [len(scaler.classes) for scaler in calibration.joint.scalers] == [2] * 4
     labels, rows = np.unique(fits[0], return_counts=True)
     assert (len(labels), rows.sum()) == (8, 96)
     assert rows.min() > 6

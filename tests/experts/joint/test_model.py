@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hge.experts.features import features_and_logits
-from hge.experts.joint.model import Evidence, Joint, Reader, fit_joint
+from hge.experts.joint.model import Evidence, EvidenceScaler, JointScore, fit_joint
 
 ROWS = 200
 
@@ -34,12 +34,12 @@ def of(evidence: Evidence, rows: np.ndarray) -> Evidence:
     return Evidence(evidence.parts[rows], evidence.logits[rows], evidence.features[rows])
 
 
-def fitted(experts: int = 3, scale: float = 1.0) -> tuple[Joint, list[Evidence], np.ndarray]:
+def fitted(experts: int = 3, scale: float = 1.0) -> tuple[JointScore, list[Evidence], np.ndarray]:
     evidence, owner, label = blobs(experts, scale=scale)
-    readers = [Reader.of(of(e, owner == k), label[owner == k]) for k, e in enumerate(evidence)]
-    columns = np.concatenate([r.read(e) for r, e in zip(readers, evidence, strict=True)], axis=1)
+    scalers = [EvidenceScaler.fit(of(e, owner == k), label[owner == k]) for k, e in enumerate(evidence)]
+    columns = np.concatenate([r.transform(e) for r, e in zip(scalers, evidence, strict=True)], axis=1)
     test, owner_of_test, _ = blobs(experts, seed=1, scale=scale)
-    return fit_joint(readers, columns, owner, label, iterations=200, device=torch.device("cpu")), test, owner_of_test
+    return fit_joint(scalers, columns, owner, label, iterations=200, device=torch.device("cpu")), test, owner_of_test
 
 
 def test_it_is_as_right_as_its_best_part_and_calibrated() -> None:
@@ -57,7 +57,7 @@ def test_probabilities_sum_to_one() -> None:
     np.testing.assert_allclose(np.exp(joint.experts(pairs)).sum(axis=0), 1)
     np.testing.assert_allclose(joint.mixture(test, outputs=6).sum(axis=1), 1)
     np.testing.assert_allclose(joint.mixture(test, outputs=3).sum(axis=1), 1)
-    of_two = joint.mixture(test, outputs=6, silent=[1])
+    of_two = joint.mixture(test, outputs=6, excluded=[1])
     np.testing.assert_allclose(of_two.sum(axis=1), 1)
     assert of_two[:, 2:4].max() < joint.mixture(test, outputs=6)[:, 2:4].max()
     assert joint.pair_class.tolist() == list(range(6))
@@ -80,9 +80,9 @@ def test_a_row_of_another_world_gets_finite_probabilities() -> None:
 def test_parts_that_say_nothing_and_rare_classes_are_left_out() -> None:
     parts = np.stack([np.arange(100.0), np.full(100, np.nan)], axis=1)
     labels = np.array([3] * 99 + [7])
-    reader = Reader.of(Evidence(parts, np.zeros((100, 9)), np.zeros((100, 0))), labels)
-    assert reader.parts.tolist() == [0]
-    assert reader.classes.tolist() == [3]
+    scaler = EvidenceScaler.fit(Evidence(parts, np.zeros((100, 9)), np.zeros((100, 0))), labels)
+    assert scaler.parts.tolist() == [0]
+    assert scaler.classes.tolist() == [3]
 
 
 @settings(max_examples=20, deadline=None)

@@ -11,10 +11,10 @@ from hge.experts.scores import Score, ShortlistedScore, Space, build_score
 from hge.experts.scores.autoencoder import AutoencoderScore
 
 
-def teach(score: Score, x: torch.Tensor, seed: int = 0, *, skip: bool = False) -> None:
-    noise = score.draw(len(x), torch.Generator().manual_seed(seed))
-    score.study(score.read(x), torch.arange(len(x)) % 3, noise)
-    score.learn(torch.tensor(float(skip)))
+def train(score: Score, x: torch.Tensor, seed: int = 0, *, skip: bool = False) -> None:
+    noise = score.draw_noise(len(x), torch.Generator().manual_seed(seed))
+    score.compute_update(score.preprocess(x), torch.arange(len(x)) % 3, noise)
+    score.apply_update(torch.tensor(float(skip)))
 
 
 def digits() -> torch.Tensor:
@@ -44,7 +44,7 @@ def test_autoencoder_score_is_deterministic_and_falls_with_training() -> None:
     before = score.score(x, batch_statistics=False)
     torch.testing.assert_close(before, score.score(x, batch_statistics=False), rtol=0, atol=0)
     for step in range(100):
-        teach(score, x, seed=step)
+        train(score, x, seed=step)
     assert score.score(x, batch_statistics=False).mean() < before.mean()
 
 
@@ -79,7 +79,7 @@ def test_kl_weight_and_the_plain_autoencoder() -> None:
     error = plain.score(x, batch_statistics=False)
     kl = full.score(x, batch_statistics=False) - error
     torch.testing.assert_close(elbo.score(x, batch_statistics=False), error + kl / 64)
-    assert plain.draw(8, torch.Generator()) is None, "the ablation draws no noise"
+    assert plain.draw_noise(8, torch.Generator()) is None, "the ablation draws no noise"
 
 
 @pytest.mark.slow
@@ -89,7 +89,7 @@ def test_convolutional_vae_does_not_diverge(optimiser: OptimiserConfig) -> None:
     score = autoencoder(ScoreConfig("autoencoder"), optimiser, net="conv")
     x = torch.rand(32, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     for step in range(8):
-        teach(score, x, seed=step)
+        train(score, x, seed=step)
         value = score.score(x, batch_statistics=True).mean()
         assert torch.isfinite(value)
         assert value < 1e4
@@ -99,7 +99,7 @@ def test_log_variance_starts_at_zero_and_the_gradient_is_clipped() -> None:
     score = autoencoder(ScoreConfig("autoencoder"), OptimiserConfig(lr=1.0, momentum=0.0, weight_decay=0.0), net="conv")
     assert score.net.encode(torch.rand(2, 3, 32, 32))[1].abs().max() == 0
     before = [p.detach().clone() for p in score.net.parameters()]
-    teach(score, 100 * torch.rand(8, 3, 32, 32))
+    train(score, 100 * torch.rand(8, 3, 32, 32))
     moved = sum(float((p.detach() - b).square().sum()) for p, b in zip(score.net.parameters(), before, strict=True))
     assert moved**0.5 <= 1.001
 
@@ -132,12 +132,12 @@ def kept(score: Score, space: Space) -> dict[str, torch.Tensor]:
 def test_a_skipped_batch_leaves_no_trace(name: str, opened: bool) -> None:
     x, space = digits(), Space((64,))
     score = made(name, space)
-    teach(score, x[:64])
+    train(score, x[:64])
     if opened:
-        score.open()
+        score.finish_deferred()
     before = kept(score, space)
     for bad in (x[64:128], torch.full((3, 64), torch.nan)):
-        teach(score, bad, skip=True)
+        train(score, bad, skip=True)
         after = kept(score, space)
         assert after.keys() == before.keys()
         for key, value in after.items():
@@ -149,11 +149,11 @@ def test_stacked_scores_are_those_of_each_expert(name: str) -> None:
     x, space, scores = digits(), Space((64,)), []
     for expert in range(3):
         scores.append(made(name, space))
-        teach(scores[-1], x[100 * expert : 100 * expert + 100])
-        scores[-1].open()
+        train(scores[-1], x[100 * expert : 100 * expert + 100])
+        scores[-1].finish_deferred()
         scores[-1].refresh(100)
     tensors = {key: torch.stack([s.gate_tensors()[key].detach() for s in scores]) for key in scores[0].gate_tensors()}
-    rows = scores[0].read(x[:9])
+    rows = scores[0].preprocess(x[:9])
     stacked = scores[0].stacked(tensors, rows, batch_statistics=False)
     alone = torch.stack([s.score(x[:9], batch_statistics=False) for s in scores])
     torch.testing.assert_close(stacked, alone, rtol=1e-4, atol=1e-3)

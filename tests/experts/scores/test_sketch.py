@@ -22,7 +22,7 @@ from hge.experts.networks import AUTOENCODERS, NETS
 from hge.experts.pool_spec import PoolSpec
 from hge.experts.scores import SketchScore, Space
 from hge.experts.scores.sketch import PRIOR_ROWS, gaussians
-from hge.experts.scores.space import FARTHEST, OPENING
+from hge.experts.scores.space import DIRECTION_ROWS, MAX_COORDINATE
 
 POOLS = {"eager": EagerPool, "stacked": StackedPool}
 KEEP = torch.zeros(())
@@ -36,9 +36,9 @@ def learned(space: Space, x: Tensor, y: Tensor | None = None, classes: int = 1, 
     score = SketchScore(space, classes)
     labels = torch.zeros(len(x), dtype=torch.int64) if y is None else y
     for rows, own in zip(torch.split(x, batch), torch.split(labels, batch), strict=True):
-        score.study(score.read(rows), own, None)
-        score.learn(skip=KEEP)
-    score.open()
+        score.compute_update(score.preprocess(rows), own, None)
+        score.apply_update(skip=KEEP)
+    score.finish_deferred()
     score.refresh(len(x))
     return score
 
@@ -132,7 +132,7 @@ def test_scores_are_finite_whatever_comes(rows: int, inputs: int, exponent: int,
     score = learned(space, x, torch.arange(rows) % classes, classes)
     for asked in (x, normal(rows, inputs, seed + 1), torch.full((1, inputs), 3e38)):
         assert score.score(asked, batch_statistics=False).isfinite().all()
-        assert space.project(asked).abs().max() <= max(FARTHEST, 1)
+        assert space.project(asked).abs().max() <= max(MAX_COORDINATE, 1)
 
 
 def related(rows: int, task: int, seed: int) -> Tensor:
@@ -181,7 +181,7 @@ def test_all_experts_at_once_say_what_each_says(classes: int) -> None:
     ]
     stacked = {"weights": torch.stack([s.weights for s in scores])}
     x = normal(9, 20, seed=7)
-    seen = scores[0].read(x)
+    seen = scores[0].preprocess(x)
     rows = scores[0].stacked(stacked, seen, batch_statistics=False)
     torch.testing.assert_close(rows, torch.stack([s.score(x, batch_statistics=False) for s in scores]))
     torch.testing.assert_close(scores[0].together(stacked, seen), rows.mean(1))
@@ -207,7 +207,7 @@ def test_an_experts_sketch_of_32_by_32_photographs_is_small() -> None:
 def test_resume_in_the_middle_is_exact(make: type, batches: int) -> None:
     spec = PoolSpec((10,), 3, NETS["mlp"], AUTOENCODERS["mlp"], ScoreConfig("class-sketch"), OptimiserConfig())
     stream = [Batch(normal(64, 10, seed=s), torch.arange(64) % 3) for s in range(24)]
-    assert 2 * 64 < OPENING < 20 * 64
+    assert 2 * 64 < DIRECTION_ROWS < 20 * 64
     whole, first, second = (make(spec, Keys(0), torch.device("cpu")) for _ in range(3))
     for pool in (whole, first, second):
         pool.create(0)

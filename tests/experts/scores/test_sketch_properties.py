@@ -21,9 +21,9 @@ from hge.core.randomness import Keys
 from hge.experts.eager import EagerPool
 from hge.experts.fast.pool import StackedPool
 from hge.experts.pool_spec import PoolSpec
-from hge.experts.scores import Pupil, SketchScore, Space, sketch
-from hge.experts.scores.sketch import OWN_SHARE, PRIOR_ROWS, PRIOR_VARIANCE, gaussians
-from hge.experts.scores.space import OPENING
+from hge.experts.scores import ScoreTrainer, SketchScore, Space, sketch
+from hge.experts.scores.sketch import MIN_CLASS_SHARE, PRIOR_ROWS, PRIOR_VARIANCE, gaussians
+from hge.experts.scores.space import DIRECTION_ROWS
 
 CPU = torch.device("cpu")
 KEEP = torch.zeros(())
@@ -54,18 +54,18 @@ def taught(
 ) -> SketchScore:
     """An expert's score that has learned these rows, all of which show."""
     score = SketchScore(Space(tuple(x.shape[1:])) if space is None else space, classes)
-    pupil = Pupil(score)
+    trainer = ScoreTrainer(score)
     y = torch.zeros(len(x), dtype=torch.int64) if y is None else y
     for rows, labels in zip(x.split(batch_size), y.split(batch_size), strict=True):
-        pupil.teach(rows, labels, torch.Generator())
-    score.open()
-    score.refresh(pupil.rows)
+        trainer.train(rows, labels, torch.Generator())
+    score.finish_deferred()
+    score.refresh(trainer.rows)
     return score
 
 
 def learn(score: SketchScore, x: Tensor, y: Tensor) -> None:
-    score.study(score.read(x), y, None)
-    score.learn(skip=KEEP)
+    score.compute_update(score.preprocess(x), y, None)
+    score.apply_update(skip=KEEP)
 
 
 def scores_of(scores: list[SketchScore], x: Tensor) -> Tensor:
@@ -117,8 +117,8 @@ def test_sums_are_those_of_one_pass_whatever_the_batches_and_their_order(classes
         for order in (parts, parts[::-1]):
             score = SketchScore(space, classes)
             for seen, labels in order:
-                score.study(seen, labels, None)
-                score.learn(skip=KEEP)
+                score.compute_update(seen, labels, None)
+                score.apply_update(skip=KEEP)
             scores.append(score)
     for score in scores:
         torch.testing.assert_close(score.moments, scores[0].moments, rtol=1e-9, atol=1e-9)
@@ -136,7 +136,7 @@ def test_a_stream_with_its_opening_is_that_of_the_rows_the_space_was_not_drawn_f
     """Rows that were kept until the space was fixed teach it, or count like those that came later."""
     x, _ = digits()
     streamed = taught(x, batch_size=7)
-    first = -(-OPENING // 7) * 7
+    first = -(-DIRECTION_ROWS // 7) * 7
     learned = torch.cat([x[:first:2], x[first:]])
     once = SketchScore(streamed.space)
     learn(once, learned, torch.zeros(len(learned), dtype=torch.int64))
@@ -149,14 +149,14 @@ def test_a_stream_with_its_opening_is_that_of_the_rows_the_space_was_not_drawn_f
 def test_the_space_is_drawn_from_the_first_rows_and_then_fixed() -> None:
     x, _ = digits()
     space = Space((64,))
-    pupil = Pupil(SketchScore(space))
+    trainer = ScoreTrainer(SketchScore(space))
     for number, rows in enumerate(x.split(32)[:40]):
-        pupil.teach(rows, torch.zeros(len(rows), dtype=torch.int64), torch.Generator())
-        assert space.fixed == (32 * (number + 1) >= OPENING)
+        trainer.train(rows, torch.zeros(len(rows), dtype=torch.int64), torch.Generator())
+        assert space.fixed == (32 * (number + 1) >= DIRECTION_ROWS)
         if space.fixed:
-            assert not space.opening
-            torch.testing.assert_close(space.centre, x[1:OPENING:2].mean(0))
-    centred = (x[1:OPENING:2] - x[1:OPENING:2].mean(0)).double()
+            assert not space.first_rows
+            torch.testing.assert_close(space.centre, x[1:DIRECTION_ROWS:2].mean(0))
+    centred = (x[1:DIRECTION_ROWS:2] - x[1:DIRECTION_ROWS:2].mean(0)).double()
     variances = torch.linalg.eigvalsh(centred.T @ centred / len(centred)).flip(0)[:32]
     coordinates = (centred.float() @ space.directions * space.spread).double()
     torch.testing.assert_close(coordinates.square().mean(0), variances, rtol=1e-3, atol=1e-6)
@@ -167,9 +167,9 @@ def test_tensors_keep_their_place_and_size() -> None:
     x, y = digits()
     score = SketchScore(Space((64,)), classes=10)
     places = {name: (tensor.data_ptr(), tensor.shape) for name, tensor in score.state_dict().items()}
-    pupil = Pupil(score)
+    trainer = ScoreTrainer(score)
     for rows, labels in zip(x.split(300), y.split(300), strict=True):
-        pupil.teach(rows, labels, torch.Generator())
+        trainer.train(rows, labels, torch.Generator())
     assert places == {name: (tensor.data_ptr(), tensor.shape) for name, tensor in score.state_dict().items()}
 
 
@@ -252,7 +252,7 @@ def test_stacked_scores_are_each_experts_own_and_a_batch_is_the_mean_of_its_rows
         labels = y if classes == 10 else torch.zeros_like(y)
         experts = [taught(x[own], labels[own], space=space, classes=classes) for own in (y < 3, y == 4, y > 5)]
         tensors = {"weights": torch.stack([score.weights for score in experts])}
-        rows = experts[0].read(x[:50])
+        rows = experts[0].preprocess(x[:50])
         stacked = experts[0].stacked(tensors, rows, batch_statistics=False)
         torch.testing.assert_close(stacked, scores_of(experts, x[:50]), rtol=1e-9, atol=1e-9)
         for some in (rows, rows[:1]):
@@ -269,7 +269,7 @@ def test_a_class_below_its_share_is_not_the_experts_own() -> None:
     x, y = digits()
     own = torch.nonzero(y < 2).flatten().tolist()
     strays = torch.nonzero(y == 7).flatten().tolist()
-    allowed = int(OWN_SHARE * max(int((y == label).sum()) for label in (0, 1)))
+    allowed = int(MIN_CLASS_SHARE * max(int((y == label).sum()) for label in (0, 1)))
     for count, known in ((allowed, [0, 1, 2]), (allowed + 1, [0, 1, 2, 8])):
         rows = [*own, *strays[:count]]
         score = taught(x[rows], y[rows], classes=10, space=fixed_space(x))
@@ -480,13 +480,13 @@ def test_scores_are_finite_whatever_comes(
     x = (scale * uniform(rows, inputs, seed).double() + shift).clamp(-3.4e38, 3.4e38).float()
     y = torch.randint(0, classes, (rows,), generator=seeded(seed))
     score, seen = SketchScore(Space((inputs,)), classes), 0
-    pupil = Pupil(score)
+    trainer = ScoreTrainer(score)
     asked = torch.cat([x, torch.zeros_like(x), -x, torch.full_like(x, 3e38), torch.full_like(x, 1e-30)])
     for part, labels in zip(x.split(5), y.split(5), strict=True):
-        pupil.teach(part, labels, torch.Generator())
+        trainer.train(part, labels, torch.Generator())
         seen += len(part)
         if seen >= opening:
-            score.open()
+            score.finish_deferred()
         assert torch.isfinite(score.score(asked, batch_statistics=False)).all()
         assert torch.isfinite(score.score_together(asked))
         assert torch.isfinite(score.moments).all()
@@ -546,13 +546,13 @@ def assert_same_state(one: AnyPool, other: AnyPool, experts: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", POOLS)
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-@pytest.mark.parametrize("moment", [1, OPENING // ROWS - 1, OPENING // ROWS, OPENING // ROWS + 3])
+@pytest.mark.parametrize("moment", [1, DIRECTION_ROWS // ROWS - 1, DIRECTION_ROWS // ROWS, DIRECTION_ROWS // ROWS + 3])
 def test_a_pool_goes_on_from_anywhere_in_its_opening(moment: int, spec: PoolSpec, name: str) -> None:
     """What is saved in the middle of the opening, or after it, becomes the very same bits."""
     whole, twin = pool_of(name, spec, 1), pool_of(name, spec)
     train(whole, 0, range(moment))
     shared, state = whole.shared_state(), whole.state(0)
-    assert ("x" in shared) == (moment * ROWS < OPENING)
+    assert ("x" in shared) == (moment * ROWS < DIRECTION_ROWS)
     twin.load_shared_state(shared)
     twin.create(0)
     twin.load_state(0, state)
@@ -575,7 +575,7 @@ def test_another_expert_ends_the_opening(spec: PoolSpec, name: str) -> None:
         train(pool, 0, range(5))
         assert "x" in pool.shared_state()
     created.create(1)
-    told.settle()
+    told.finish_deferred()
     assert "directions" in told.shared_state()
     told.create(1)
     for pool in (created, trained, told):
@@ -591,7 +591,7 @@ def test_the_first_rows_are_those_of_whoever_learned_them(name: str) -> None:
     """Experts may be created all at once, and not the first of them be the first that learns."""
     pool = pool_of(name, MLP, 2)
     train(pool, 1, range(3))
-    pool.settle()
+    pool.finish_deferred()
     assert [rows_learned(pool, expert) for expert in range(2)] == [0, first_learned(pool, 1, range(3))]
 
 
@@ -606,7 +606,7 @@ def test_a_resumed_pool_knows_whose_the_first_rows_are(after: int, name: str) ->
         twin.load_state(expert, whole.state(expert))
     for pool in (whole, twin):
         train(pool, after, range(3, 5))
-        pool.settle()
+        pool.finish_deferred()
     assert [rows_learned(twin, expert) for expert in range(2)] == [rows_learned(whole, expert) for expert in range(2)]
     assert_same_state(whole, twin, 2)
 

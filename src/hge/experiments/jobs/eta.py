@@ -17,8 +17,8 @@ class Forecast:
     """Tracks runs; a run not started yet is assumed to take as long as runs of its kind, or else as the others.
 
     >>> forecast = Forecast(["a", "b"], [("smnist", "ge"), ("smnist", "ge")])
-    >>> forecast.told("a", Progress(100, 400, 0), now=0.0)
-    >>> forecast.told("a", Progress(200, 400, 0), now=60.0)
+    >>> forecast.update("a", Progress(100, 400, 0), now=0.0)
+    >>> forecast.update("a", Progress(200, 400, 0), now=60.0)
     >>> forecast.seconds_left(at_once=1)
     360.0
     """
@@ -44,7 +44,7 @@ class Forecast:
         done = sum(self._share.get(name, 0.0) * length for name, length in lengths.items())
         return done / sum(lengths.values())
 
-    def told(self, name: str, progress: Progress, now: float) -> None:
+    def update(self, name: str, progress: Progress, now: float) -> None:
         """Record the progress of a run."""
         share = min(progress.done / progress.total, 0.999)
         since, begun = self._first.setdefault(name, (now, share))

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 
 from hge.experiments.jobs.plan import Job
-from hge.experiments.jobs.worker import Outcome, Place, carry_out
+from hge.experiments.jobs.worker import Outcome, Workspace, run_job
 
-GRACE = 30.0
+GRACE_SECONDS = 30.0
 """Seconds allowed for a run's last checkpoint."""
 _SPAWN = multiprocessing.get_context("spawn")  # a forked process could not use a GPU
 
@@ -28,7 +28,7 @@ _SPAWN = multiprocessing.get_context("spawn")  # a forked process could not use 
 class LocalExecutor:
     """Runs jobs in up to `workers` processes, which share a GPU if there is one."""
 
-    place: Place
+    workspace: Workspace
     workers: int = 1
     _waiting: deque[Job] = field(default_factory=deque)
     _running: dict[Connection, tuple[str, SpawnProcess]] = field(default_factory=dict)
@@ -41,13 +41,13 @@ class LocalExecutor:
     def start(self, jobs: Iterable[Job]) -> None:
         """Queue jobs and start as many as possible."""
         self._waiting.extend(jobs)
-        self._fill()
+        self._start_waiting()
 
     def poll(self, seconds: float) -> list[Outcome]:
         """Wait for at most `seconds`; return the outcomes of jobs that have ended."""
         ended = [ready for ready in wait(self._running, seconds) if isinstance(ready, Connection)]
         outcomes = [self._outcome(ready, *self._running.pop(ready)) for ready in ended]
-        self._fill()
+        self._start_waiting()
         return outcomes
 
     def stop(self) -> None:
@@ -56,21 +56,21 @@ class LocalExecutor:
         for _, process in self._running.values():
             process.terminate()
         for connection, (_, process) in self._running.items():
-            process.join(GRACE)
+            process.join(GRACE_SECONDS)
             process.kill()
             process.join()
             connection.close()
         self._running.clear()
 
-    def _fill(self) -> None:
+    def _start_waiting(self) -> None:
         while self._waiting and len(self._running) < self.workers:
             job = self._waiting.popleft()
             threads = max(1, torch.get_num_threads() // self.workers)
-            here, there = _SPAWN.Pipe(duplex=False)
-            process = _SPAWN.Process(target=_work, args=(job.as_json(), self.place, threads, there), daemon=True)
+            receiver, sender = _SPAWN.Pipe(duplex=False)
+            process = _SPAWN.Process(target=_work, args=(job.as_json(), self.workspace, threads, sender), daemon=True)
             process.start()
-            there.close()  # so that `here` sees EOF when the process dies
-            self._running[here] = job.name, process
+            sender.close()  # so that `receiver` sees EOF when the process dies
+            self._running[receiver] = job.name, process
 
     @staticmethod
     def _outcome(connection: Connection, name: str, process: SpawnProcess) -> Outcome:
@@ -78,21 +78,21 @@ class LocalExecutor:
             outcome: Outcome = connection.recv()
         except (EOFError, OSError):  # it sent nothing, or died in the middle of it
             process.join()
-            return Outcome(name, None, f"its process died with exit code {process.exitcode}")
+            return Outcome(name, None, f"the process died with exit code {process.exitcode}")
         finally:
             connection.close()
         process.join()
         return outcome
 
 
-def _work(document: dict[str, Any], place: Place, threads: int, connection: Connection) -> None:
+def _work(document: dict[str, Any], workspace: Workspace, threads: int, connection: Connection) -> None:
     """Run one job in a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends this process
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     with suppress(KeyboardInterrupt):
-        connection.send(carry_out(Job.from_json(document), place))
+        connection.send(run_job(Job.from_json(document), workspace))
 
 
 def _end_with_parent() -> None:

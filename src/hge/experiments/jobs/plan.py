@@ -14,11 +14,11 @@ from hge.experiments.methods import METHODS
 from hge.experiments.paper_tables import TITLES, paper_table
 from hge.experiments.recipes import build_config, changes
 from hge.experiments.results import OURS, Result, precision_of
-from hge.experiments.runner import TOLD
+from hge.experiments.runner import PROTOCOL_SETTINGS
 
 FIGURES = {1: (("smnist", "hge"),), 2: (("cif10-inv", "organise"), ("mnist-kmnist", "organise"))}
 """Figure -> (scenario, method) of the trees that it shows."""
-DECIDING = (*(name for name in TOLD if name not in ("routing", "seed")), "precision")
+IDENTITY_SETTINGS = (*(name for name in PROTOCOL_SETTINGS if name not in ("routing", "seed")), "precision")
 """Settings, besides score and seed, in which two results of the same run agree."""
 OPTIONS = {
     "seed": "--seeds",
@@ -47,10 +47,10 @@ class Job:
         return cls(values["name"], RunConfig.from_json(values["config"]))
 
 
-def subjects(tables: Iterable[int], figures: Iterable[int] = ()) -> list[tuple[str, str]]:
+def required_runs(tables: Iterable[int], figures: Iterable[int] = ()) -> list[tuple[str, str]]:
     """Return the (scenario, method) pairs needed for tables and figures; rows quoted by the paper need none.
 
-    >>> subjects([], [1])
+    >>> required_runs([], [1])
     [('smnist', 'hge')]
     """
     needed = []
@@ -78,22 +78,22 @@ def table_numbers(text: str) -> list[int]:
     return [int(text)]
 
 
-def choose(
+def filter_runs(
     needed: Sequence[tuple[str, str]], scenarios: Sequence[str], methods: Sequence[str]
 ) -> list[tuple[str, str]]:
     """Filter `needed` by scenarios and methods; if it is empty, return all their combinations."""
     if not needed:
         return list(dict.fromkeys((scenario, method) for scenario in scenarios for method in methods))
-    for name, asked, known in (
+    for name, requested, known in (
         ("scenario", scenarios, [scenario for scenario, _ in needed]),
         ("method", methods, [method for _, method in needed]),
     ):
-        for value in asked:
+        for value in requested:
             if value not in known:
                 raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(dict.fromkeys(known))}")
     chosen = [(s, m) for s, m in needed if (not scenarios or s in scenarios) and (not methods or m in methods)]
     if not chosen:
-        raise ValueError(f"method: got {', '.join(methods)}, which is not asked for {', '.join(scenarios)} there")
+        raise ValueError(f"method: got {', '.join(methods)}, expected one needed for {', '.join(scenarios)}")
     return chosen
 
 
@@ -113,7 +113,7 @@ def build_jobs(
         raise ValueError(f"seeds: got {seeds}, expected at least 1")
     for setting in (assignment.partition("=")[0] for assignment in assignments):
         if setting in OPTIONS:
-            raise ValueError(f"{setting}: not here; use {OPTIONS[setting]}")
+            raise ValueError(f"{setting}: not allowed in --set; use {OPTIONS[setting]}")
     made = []
     for scenario, method in chosen:
         config = build_config(scenario, method, recipe, epochs_scale=epochs_scale)
@@ -129,7 +129,9 @@ def read_jobs(file: Path) -> list[Job]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
-        raise ValueError(f"{file}: got no text, expected a job a line, as --dry-run prints them") from None
+        raise ValueError(
+            f"{file}: got a file that is not text, expected one job per line, as printed by --dry-run"
+        ) from None
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -137,42 +139,46 @@ def read_jobs(file: Path) -> list[Job]:
             config = Job.from_json(json.loads(line)).config
             job = Job(run_name(config), config)
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{file}, line {number}: expected a job as --dry-run prints it ({error})") from None
+            raise ValueError(f"{file}, line {number}: expected a job as printed by --dry-run ({error})") from None
         if job.name in jobs:
             raise ValueError(f"{file}, line {number}: got {job.name} again, expected every run once")
         jobs[job.name] = job
     if not jobs:
-        raise ValueError(f"{file}: got no job, expected one a line, as --dry-run prints them")
+        raise ValueError(f"{file}: got no job, expected one per line, as printed by --dry-run")
     return list(jobs.values())
 
 
-def not_yet_made(jobs: Iterable[Job], results: Iterable[Result]) -> list[Job]:
+def missing_jobs(jobs: Iterable[Job], results: Iterable[Result]) -> list[Job]:
     """Return the jobs without a result."""
-    there: dict[tuple[Any, ...], list[Result]] = {}
+    available: dict[tuple[Any, ...], list[Result]] = {}
     for result in results:
-        there.setdefault(_identity(result["protocol"]), []).append(result)
-    return [job for job in jobs if not any(_answers(job, found) for found in there.get(_wanted(job.config), []))]
+        available.setdefault(_identity(result["protocol"]), []).append(result)
+    return [
+        job
+        for job in jobs
+        if not any(_satisfies(job, found) for found in available.get(_identity_of_job(job.config), []))
+    ]
 
 
 def run_name(config: RunConfig) -> str:
     """Return a name unique to the settings that decide a run's outcome."""
     recipe = build_config(config.scenario, config.method, config.recipe)
-    chosen = {name: getattr(config, name) for name in DECIDING if name != "epochs"}
-    told = {name: value for name, value in chosen.items() if value != getattr(recipe, name)}
+    chosen = {name: getattr(config, name) for name in IDENTITY_SETTINGS if name != "epochs"}
+    own = {name: value for name, value in chosen.items() if value != getattr(recipe, name)}
     # Quoted: visits contain spaces and colons, which some file systems do not allow.
-    changed = "".join(f"-{name}-{quote_plus(str(value))}" for name, value in (told | changes(config)).items())
+    changed = "".join(f"-{name}-{quote_plus(str(value))}" for name, value in (own | changes(config)).items())
     return f"{config.scenario}-{config.method}-{config.recipe}-epochs{config.epochs}{changed}-seed{config.seed}"
 
 
-def _wanted(config: RunConfig) -> tuple[Any, ...]:
-    chosen = {name: getattr(config, name) for name in DECIDING}
+def _identity_of_job(config: RunConfig) -> tuple[Any, ...]:
+    chosen = {name: getattr(config, name) for name in IDENTITY_SETTINGS}
     return _identity(chosen | {"score": config.score.name, "seed": config.seed, "changed": changes(config)})
 
 
 def _identity(protocol: dict[str, Any]) -> tuple[Any, ...]:
-    told = protocol | {"precision": precision_of(protocol)}
-    return (*(told.get(name) for name in (*DECIDING, "score", "seed")), str(told.get("changed") or ""))
+    own = protocol | {"precision": precision_of(protocol)}
+    return (*(own.get(name) for name in (*IDENTITY_SETTINGS, "score", "seed")), str(own.get("changed") or ""))
 
 
-def _answers(job: Job, result: Result) -> bool:
+def _satisfies(job: Job, result: Result) -> bool:
     return not job.config.track or "tracked" in result

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hge.experiments.jobs.plan import Job
-from hge.experiments.jobs.worker import Outcome, Place, carry_out
+from hge.experiments.jobs.worker import Outcome, Workspace, run_job
 
 RETRIES = 5
 """Maximum number of retries after a worker is lost."""
@@ -15,9 +15,9 @@ RETRIES = 5
 
 @dataclass
 class RayExecutor:
-    """Runs jobs as Ray tasks. All machines must have hge installed and access to the folders of `place`."""
+    """Runs jobs as Ray tasks. All machines must have hge installed and access to the folders of `workspace`."""
 
-    place: Place
+    workspace: Workspace
     address: str | None = None
     """Address of a running cluster; None starts one on this machine."""
     per_gpu: int = 1
@@ -40,7 +40,7 @@ class RayExecutor:
             task = ray.remote(_task).options(
                 name=job.name, num_cpus=1, num_gpus=1 / self.per_gpu if on_gpu else 0, max_retries=RETRIES
             )
-            self._running[task.remote(job.as_json(), self.place)] = job.name
+            self._running[task.remote(job.as_json(), self.workspace)] = job.name
 
     def poll(self, seconds: float) -> list[Outcome]:
         """Wait for at most `seconds`; return the outcomes of jobs that have ended."""
@@ -57,9 +57,9 @@ class RayExecutor:
         ray.shutdown()
 
 
-def _task(document: dict[str, Any], place: Place) -> Outcome:
+def _task(document: dict[str, Any], workspace: Workspace) -> Outcome:
     """Run one job in a worker; it resumes if the job's folder holds a checkpoint."""
-    return carry_out(Job.from_json(document), place)
+    return run_job(Job.from_json(document), workspace)
 
 
 def _outcome(ray: Any, reference: Any, name: str) -> Outcome:

@@ -12,17 +12,17 @@ from uuid import uuid4
 
 from hge.experiments.jobs.plan import Job
 from hge.experiments.methods import METHODS
-from hge.experiments.run_files import commit, forget_finished, read_finished, write_whole
+from hge.experiments.run_files import commit, delete_result, read_finished, write_atomically
 from hge.experiments.runner import CHECKPOINT_EVERY, run
 from hge.experiments.tree_comparison import organise
 
 PROGRESS, ATTEMPT, ERROR = "progress.json", "attempt.txt", "error.txt"
-TELL_EVERY = 0.5
+PROGRESS_INTERVAL = 0.5
 """Minimum seconds between two updates of the progress file."""
 
 
 @dataclass(frozen=True)
-class Place:
+class Workspace:
     """Folders and limits for running jobs. On a cluster all machines must have access to these folders."""
 
     work: Path
@@ -57,18 +57,18 @@ class Progress:
     """Batches done when this attempt started; above 0 if it resumed from a checkpoint."""
 
 
-def carry_out(job: Job, place: Place) -> Outcome:
+def run_job(job: Job, workspace: Workspace) -> Outcome:
     """Run a job, from its last checkpoint if there is one; errors are returned in the outcome."""
-    folder = place.folder(job.name)
+    folder = workspace.folder(job.name)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ERROR).unlink(missing_ok=True)
     try:
         finished = read_finished(folder, job.config)
         if finished and finished["protocol"]["commit"] == commit():
             return Outcome(job.name, finished)  # it had finished, but the outcome was not delivered
-        forget_finished(folder)
-        result = _run(job, place, _Teller(folder))
-        return Outcome(job.name, result | {"protocol": result["protocol"] | {"runs_at_once": place.runs_at_once}})
+        delete_result(folder)
+        result = _run(job, workspace, _ProgressWriter(folder))
+        return Outcome(job.name, result | {"protocol": result["protocol"] | {"runs_at_once": workspace.runs_at_once}})
     except Exception as error:
         (folder / ERROR).write_text(traceback.format_exc(), encoding="utf-8")
         return Outcome(job.name, None, f"{type(error).__name__}: {error}")
@@ -82,12 +82,12 @@ def read_progress(folder: Path) -> Progress | None:
         return None
 
 
-def forget_progress(folder: Path) -> None:
+def delete_progress(folder: Path) -> None:
     """Delete the progress file of an earlier attempt."""
     (folder / PROGRESS).unlink(missing_ok=True)
 
 
-class _Teller:
+class _ProgressWriter:
     """Writes a job's progress to its folder, and ends this attempt if there is a newer one.
 
     Two attempts overlap if a worker believed dead is still running: after a network failure, or as an orphan.
@@ -96,33 +96,33 @@ class _Teller:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.attempt = uuid4().hex
-        write_whole(folder / ATTEMPT, self.attempt)
+        write_atomically(folder / ATTEMPT, self.attempt)
         self.began_at: int | None = None
-        self.told_at = 0.0
+        self.written_at = 0.0
 
     def __call__(self, done: int, total: int) -> None:
         began_at = self.began_at = done - 1 if self.began_at is None else self.began_at
-        if time.monotonic() - self.told_at >= TELL_EVERY:
-            self.told_at = time.monotonic()
+        if time.monotonic() - self.written_at >= PROGRESS_INTERVAL:
+            self.written_at = time.monotonic()
             if (self.folder / ATTEMPT).read_text(encoding="utf-8") != self.attempt:
                 raise RuntimeError("attempt: got a newer one in the same folder, expected to be the last")
-            write_whole(self.folder / PROGRESS, json.dumps({"done": done, "total": total, "began_at": began_at}))
+            write_atomically(self.folder / PROGRESS, json.dumps({"done": done, "total": total, "began_at": began_at}))
 
 
-def _run(job: Job, place: Place, tell: _Teller) -> dict[str, Any]:
-    folder = place.folder(job.name)
+def _run(job: Job, workspace: Workspace, report: _ProgressWriter) -> dict[str, Any]:
+    folder = workspace.folder(job.name)
     if job.config.method == "organise":
 
-        def tell_batches(done: int, total: int, phase: str) -> None:
+        def report_batches(done: int, total: int, phase: str) -> None:
             if phase != "orders":  # the search for Upper is short compared with training and scoring
-                tell(done, total)
+                report(done, total)
 
-        return organise(job.config, folder, tell_batches, place.data)
+        return organise(job.config, folder, report_batches, workspace.data)
     return run(
         job.config,
         folder,
-        lambda step, total, learner: tell(step.step + 1, total),
-        place.data,
+        lambda step, total, learner: report(step.step + 1, total),
+        workspace.data,
         resume=METHODS[job.config.method].learns_a_stream,
-        checkpoint_every=place.checkpoint_every,
+        checkpoint_every=workspace.checkpoint_every,
     )

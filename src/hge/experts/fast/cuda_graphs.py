@@ -15,7 +15,7 @@ from torch import Tensor
 
 CALLS_BEFORE_CAPTURE = 3
 """A shape that does not recur is not worth a graph, and libraries select their kernels during the first calls."""
-MOST_GRAPHS = 16
+MAX_GRAPHS = 16
 """Maximum number of graphs kept, each with its own memory; the least recently used one is dropped."""
 
 
@@ -28,16 +28,16 @@ class Graphs:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.calls: OrderedDict[Hashable, _Calls] = OrderedDict()
+        self.calls: OrderedDict[Hashable, _CachedCall] = OrderedDict()
 
     def __call__(self, key: Hashable, function: Callable[..., Tensor], *inputs: Tensor | None) -> Tensor:
         """Call the function or replay its graph. Calls that do different things must have different keys."""
         if self.device.type != "cuda":
             return function(*inputs)
         key = (key, *(None if i is None else (i.shape, i.dtype) for i in inputs))
-        calls = self.calls.setdefault(key, _Calls())
+        calls = self.calls.setdefault(key, _CachedCall())
         self.calls.move_to_end(key)
-        if len(self.calls) > MOST_GRAPHS:
+        if len(self.calls) > MAX_GRAPHS:
             self.calls.popitem(last=False)
         calls.count += 1
         if calls.count <= CALLS_BEFORE_CAPTURE:
@@ -50,7 +50,7 @@ class Graphs:
             calls.graph.replay()
         return calls.output
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Drop all graphs, because memory that they use has moved."""
         self.calls.clear()
 
@@ -68,7 +68,7 @@ def _capture_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 @dataclass
-class _Calls:
+class _CachedCall:
     count: int = 0
     inputs: Sequence[Tensor] = ()
     """Static inputs of the graph."""
@@ -91,7 +91,7 @@ class _Calls:
         self.graph = graph
 
 
-class Side:
+class SideStream:
     """A second stream: work in its blocks may overlap with the work that follows them, until `join`.
 
     Every block must be joined before the function returns, so that memory is not reused too early.
@@ -116,51 +116,51 @@ class Side:
             torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
 
 
-class Mailbox:
-    """FIFO queue of small results copied asynchronously from device to host, in blocks ("letters").
+class ResultQueue:
+    """FIFO queue of small results copied asynchronously from device to host, in blocks.
 
-    Taking a result waits for its own block only.
+    Getting a result waits for its own block only.
     """
 
-    def __init__(self, device: torch.device, places: int, results: int, width: int) -> None:
+    def __init__(self, device: torch.device, blocks: int, results: int, width: int) -> None:
         self.on_gpu = device.type == "cuda"
-        self.letters = list(torch.zeros(places, results, width, pin_memory=self.on_gpu))
-        self.arrived = [torch.cuda.Event() for _ in range(places if self.on_gpu else 0)]  # type: ignore[no-untyped-call]
+        self.buffers = list(torch.zeros(blocks, results, width, pin_memory=self.on_gpu))
+        self.copied = [torch.cuda.Event() for _ in range(blocks if self.on_gpu else 0)]  # type: ignore[no-untyped-call]
         self.sizes: deque[int] = deque()
         """Number of results in each pending block."""
-        self.opened: deque[list[float]] = deque()
-        self.sent = 0
-        self.waited = 0.0
+        self.received: deque[list[float]] = deque()
+        self.blocks_put = 0
+        self.wait_seconds = 0.0
         """Seconds that the host waited for the last block, per result in it."""
 
     def __len__(self) -> int:
-        return sum(self.sizes) + len(self.opened)
+        return sum(self.sizes) + len(self.received)
 
-    def send(self, results: Tensor, count: int, stream: torch.cuda.Stream | None) -> None:
+    def put(self, results: Tensor, count: int, stream: torch.cuda.Stream | None) -> None:
         """Queue a block of [results, width], of which the first `count` are valid; a buffer must be free."""
-        place = self.sent % len(self.letters)
-        self.letters[place].copy_(results, non_blocking=True)
+        place = self.blocks_put % len(self.buffers)
+        self.buffers[place].copy_(results, non_blocking=True)
         if self.on_gpu:
-            self.arrived[place].record(stream)
+            self.copied[place].record(stream)
         self.sizes.append(count)
-        self.sent += 1
+        self.blocks_put += 1
 
-    def take(self) -> list[float]:
+    def get(self) -> list[float]:
         """Return the oldest result."""
-        if not self.opened:
-            self._open()
-        return self.opened.popleft()
+        if not self.received:
+            self._receive_block()
+        return self.received.popleft()
 
     def clear(self) -> None:
-        """Discard all results that were not taken."""
+        """Discard all pending results."""
         self.sizes.clear()
-        self.opened.clear()
+        self.received.clear()
 
-    def _open(self) -> None:
-        place = (self.sent - len(self.sizes)) % len(self.letters)
+    def _receive_block(self) -> None:
+        place = (self.blocks_put - len(self.sizes)) % len(self.buffers)
         size = self.sizes.popleft()
         if self.on_gpu:
             started = time.perf_counter()
-            self.arrived[place].synchronize()
-            self.waited = (time.perf_counter() - started) / size
-        self.opened.extend(self.letters[place][:size].tolist())
+            self.copied[place].synchronize()
+            self.wait_seconds = (time.perf_counter() - started) / size
+        self.received.extend(self.buffers[place][:size].tolist())

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from hge.experts.augment import flip_and_crop
-from hge.experts.fast.cuda_graphs import Graphs, Side
-from hge.experts.fast.memory import Residence
-from hge.experts.optim import masked_step, mode_of
+from hge.experts.fast.cuda_graphs import Graphs, SideStream
+from hge.experts.fast.memory import ExpertStore
+from hge.experts.optim import masked_step, network_mode
 from hge.gating.switch_detection import LossStats
 
-TOGETHER = 4
+STEPS_PER_LAUNCH = 4
 """Maximum number of steps in one launch: launching a graph of four takes hardly longer than a graph of one."""
-INPUTS = 4
+INPUTS_PER_STEP = 4
 """Number of input tensors of a step."""
 
 
@@ -39,82 +39,82 @@ class Rule:
 class Steps:
     """Runs training steps of the expert in the slot."""
 
-    def __init__(self, home: Residence, graphs: Graphs) -> None:
-        self.home = home
+    def __init__(self, store: ExpertStore, graphs: Graphs) -> None:
+        self.store = store
         self.graphs = graphs
-        device = home.device
+        device = store.device
         self.numbers = torch.zeros(4, dtype=torch.float64, device=device)
         self.statistics, (self.epsilon, self.weight) = self.numbers[:2], self.numbers[2:].unbind()
         """Mean and deviation of the loss, during a run; ε; and 1 - α."""
         self.result = torch.zeros(2, device=device)
         """Result of a step for the host: the loss, and whether the run has stopped."""
-        self.results = torch.zeros(TOGETHER, 2, device=device)
+        self.results = torch.zeros(STEPS_PER_LAUNCH, 2, device=device)
         self.stopped = self.result[1]
         self.one = torch.ones((), device=device)
-        self.place = torch.zeros(1, dtype=torch.int64, device=device)
+        self.expert_index = torch.zeros(1, dtype=torch.int64, device=device)
         """The active expert's index in the stack."""
         self.pairs = torch.zeros(2, 1, dtype=torch.int64, device=device)
         """[2, pairs] Pairs of experts of which the first must have the lower score; unused pairs are ignored."""
         self.unused = torch.ones(1, dtype=torch.bool, device=device)
-        self.beside = Side(device)
+        self.side_stream = SideStream(device)
 
-    def begin(self, expert: int, losses: LossStats, epsilon: float, below: Sequence[tuple[int, int]]) -> Rule:
-        """Begin a run of the expert in the slot; the scores of each pair in `below` are compared, too."""
-        self.place.fill_(expert)
+    def begin(self, expert: int, losses: LossStats, epsilon: float, ordered_pairs: Sequence[tuple[int, int]]) -> Rule:
+        """Begin a run of the expert in the slot; the scores of each pair in `ordered_pairs` are compared, too."""
+        self.expert_index.fill_(expert)
         numbers = [losses.mean, losses.deviation, epsilon, 1 - losses.alpha]
         self.numbers.copy_(torch.tensor(numbers, dtype=torch.float64))
         self.stopped.zero_()
-        if below:
-            self.home.show_gate()
-            self._set_pairs(below)
-        return Rule(losses.signed, self.home.gates.count if below else 0)
+        if ordered_pairs:
+            self.store.sync_gate()
+            self._set_pairs(ordered_pairs)
+        return Rule(losses.signed, self.store.gates.count if ordered_pairs else 0)
 
-    def take(self, rule: Rule, *inputs: Any) -> Tensor:
+    def run(self, rule: Rule, *inputs: Any) -> Tensor:
         """Run steps one after the other; return their results for the host in the first rows."""
-        groups = [inputs[first : first + INPUTS] for first in range(0, len(inputs), INPUTS)]
+        groups = [inputs[first : first + INPUTS_PER_STEP] for first in range(0, len(inputs), INPUTS_PER_STEP)]
         for result, own in zip(self.results, groups, strict=False):
             self._train(rule, result, *own)
         return self.results
 
     def _train(
-        self, rule: Rule, told: Tensor, x: Tensor, y: Tensor, noise: Tensor | None, changes: Tensor | None
+        self, rule: Rule, out: Tensor, x: Tensor, y: Tensor, noise: Tensor | None, augmentation: Tensor | None
     ) -> None:
-        """Forward, compare with the bound, update if accepted; write the loss, and 1 if nothing was updated, to `told`.
+        """Forward, compare with the bound, update if accepted; write the loss, and 1 if nothing was updated, to `out`.
 
         `stopped` is set to 1 at the first batch that may not be trained, and stays 1 for the rest of the run.
         """
-        with self.home.arithmetic():
-            before = self.home.running.clone()
-            x = self.home.prepare(x)
-            with self.beside(), self.home.autocast():
-                seen = self.home.score.read(x)
-                if self.home.score.asynchronous:
-                    self.home.score.study(seen, y, noise)
+        with self.store.arithmetic():
+            before = self.store.running.clone()
+            x = self.store.prepare(x)
+            with self.side_stream(), self.store.autocast():
+                inputs = self.store.score.preprocess(x)
+                if self.store.score.asynchronous:
+                    self.store.score.compute_update(inputs, y, noise)
                 if rule.gates:
-                    self._compare_scores(rule.gates, seen)
-            with self.home.autocast(), self._training_mode(len(x)):
-                loss = nn.functional.cross_entropy(self.home.net(flip_and_crop(x, changes)), y)
-            with self.beside():
+                    self._compare_scores(rule.gates, inputs)
+            with self.store.autocast(), self._training_mode(len(x)):
+                loss = nn.functional.cross_entropy(self.store.net(flip_and_crop(x, augmentation)), y)
+            with self.side_stream():
                 updated = self._compare_loss(rule, loss.detach())
-            self.home.optimiser.zero_grad()
+            self.store.optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            self.beside.join()
-            gradients = [p.grad for p in self.home.weights if p.grad is not None]
+            self.side_stream.join()
+            gradients = [p.grad for p in self.store.weights if p.grad is not None]
             torch._amp_foreach_non_finite_check_and_unscale_(gradients, self.stopped, self.one)
-            with self.beside():
-                if self.home.score.asynchronous:
-                    self.home.score.learn(self.stopped)
+            with self.side_stream():
+                if self.store.score.asynchronous:
+                    self.store.score.apply_update(self.stopped)
                 torch.where(self.stopped > 0, self.statistics, updated, out=self.statistics)
-                told.copy_(self.result)
-            masked_step(self.home.optimiser, self.stopped)
-            if len(self.home.running):
-                self.home.running.copy_(torch.where(self.stopped > 0, before, self.home.running))
-            if self.home.average is not None:
-                self.home.average.take_in(self.stopped)
-            self.beside.join()
-            if rule.gates and self.home.score.network is not None:
-                for name, own in self.home.score.gate_tensors().items():
-                    self.home.gates.tensors[name].index_copy_(0, self.place, own.detach()[None])
+                out.copy_(self.result)
+            masked_step(self.store.optimiser, self.stopped)
+            if len(self.store.running):
+                self.store.running.copy_(torch.where(self.stopped > 0, before, self.store.running))
+            if self.store.average is not None:
+                self.store.average.update(self.stopped)
+            self.side_stream.join()
+            if rule.gates and self.store.score.network is not None:
+                for name, own in self.store.score.gate_tensors().items():
+                    self.store.gates.tensors[name].index_copy_(0, self.expert_index, own.detach()[None])
 
     @contextmanager
     def _training_mode(self, rows: int) -> Iterator[None]:
@@ -122,9 +122,9 @@ class Steps:
         if rows > 1:
             yield
             return
-        with mode_of(self.home.net, training=True, rows=rows):
+        with network_mode(self.store.net, training=True, rows=rows):
             yield
-        self.home.net.train()
+        self.store.net.train()
 
     def _compare_loss(self, rule: Rule, loss: Tensor) -> Tensor:
         """Stop if the loss is above the bound; return the mean and deviation that `LossStats.update` would compute."""
@@ -138,19 +138,19 @@ class Steps:
         torch.lerp(deviation, step if rule.signed else step.abs(), self.weight, out=updated[1])
         return updated
 
-    def _compare_scores(self, gates: int, seen: Tensor) -> None:
+    def _compare_scores(self, gates: int, inputs: Tensor) -> None:
         """Stop if the gate might choose another expert than the active one (Algorithm 1 as written)."""
-        scores = self.home.batch_scores_of(range(gates), seen)
+        scores = self.store.batch_scores_of(range(gates), inputs)
         lower, higher = scores[self.pairs]
         chosen = ((lower < higher) | self.unused).all()
         torch.where(chosen, self.stopped, self.one, out=self.stopped)
 
-    def _set_pairs(self, below: Sequence[tuple[int, int]]) -> None:
-        if len(below) > len(self.unused):
-            size, device = 2 * len(below), self.home.device
+    def _set_pairs(self, ordered_pairs: Sequence[tuple[int, int]]) -> None:
+        if len(ordered_pairs) > len(self.unused):
+            size, device = 2 * len(ordered_pairs), self.store.device
             self.pairs = torch.zeros(2, size, dtype=torch.int64, device=device)
             self.unused = torch.ones(size, dtype=torch.bool, device=device)
-            self.graphs.forget()  # they read the old memory
-        self.pairs[:, : len(below)] = torch.tensor(below, device=self.home.device).T
+            self.graphs.clear()  # they read the old memory
+        self.pairs[:, : len(ordered_pairs)] = torch.tensor(ordered_pairs, device=self.store.device).T
         self.unused.fill_(True)
-        self.unused[: len(below)] = False
+        self.unused[: len(ordered_pairs)] = False

@@ -47,12 +47,12 @@ class Layout:
             view.copy_(tensor.detach())
 
 
-def move_in(homes: Sequence[Tensor], owners: Sequence[Tensor]) -> None:
-    """Move the storage of parameters, buffers and other tensors to `homes`, keeping their values."""
+def rebind_storage(tensors: Sequence[Tensor], views: Sequence[Tensor]) -> None:
+    """Move the storage of parameters, buffers and other tensors to `views`, keeping their values."""
     with torch.no_grad():
-        for home, owner in zip(homes, owners, strict=True):
-            home.copy_(owner)
-            owner.data = home
+        for tensor, view in zip(tensors, views, strict=True):
+            view.copy_(tensor)
+            tensor.data = view
 
 
 class Stack:

@@ -14,21 +14,21 @@ from torch import Tensor, nn
 
 from hge.core.randomness import Keys
 from hge.core.types import as_float
-from hge.experts.fast.layout import Layout, Stack, move_in
+from hge.experts.fast.layout import Layout, Stack, rebind_storage
 from hge.experts.optim import arithmetic, autocast, build_optimiser, state_of
 from hge.experts.pool_spec import PoolSpec, share_modules
 from hge.experts.scores import UNSUITABLE, Score
-from hge.experts.weight_average import Average
+from hge.experts.weight_average import WeightAverage
 
 
-class Residence:
-    """The experts' memory. Only the expert in the slot can be trained; the visitor is a copy for evaluation."""
+class ExpertStore:
+    """The experts' memory. Only the expert in the slot can be trained; `eval_net` is a copy for evaluation."""
 
     net: nn.Module
     optimiser: torch.optim.Optimizer
     score: Score
     """Network, optimiser and score of the expert in the slot."""
-    average: Average | None
+    average: WeightAverage | None
     """The slot's averaged weights, if predictions use an average."""
     gates: Stack
     """Gate tensors of all experts."""
@@ -44,10 +44,10 @@ class Residence:
         self.versions: list[int] = []
         """Lower bound of the number of changes of each expert."""
         self.active = 0
-        self.stale = False
+        self.gate_is_stale = False
         """Whether the stack has outdated gate tensors of the active expert."""
-        self.visitor_holds = (-1, -1, False)
-        """Expert and version that the visitor is a copy of, and whether it holds the averaged weights."""
+        self.eval_copy_of = (-1, -1, False)
+        """Expert and version that `eval_net` is a copy of, and whether it holds the averaged weights."""
 
     def add(self, expert: int) -> bool:
         """Add an untrained expert, its weights drawn by (seed, expert); return whether the gates' memory has moved."""
@@ -55,14 +55,14 @@ class Residence:
         net, optimiser, score = self._build(expert)
         if self.idle and share_modules(net, self.net):
             raise ValueError("net: got the same module from the factory twice, expected a new one for each expert")
-        average = self.spec.average_of(net)
+        average = self.spec.build_average(net)
         gate, named = score.gate_tensors(), _own_tensors(net, optimiser, score, average)
         if self.idle:
             moved = self.gates.append(gate)
         else:
             moved = True
             self.average = average
-            self._furnish(net, optimiser, score, named)
+            self._build_slot(net, optimiser, score, named)
             self.gates = Stack({name: t.detach().clone()[None] for name, t in gate.items()})
         memory = self._allocate_idle()
         self.layout.fill(memory, list(named.values()))
@@ -74,35 +74,35 @@ class Residence:
         """Copy an expert into the slot, and the previous one back to its own memory."""
         if expert == self.active:
             return
-        self.show_gate()
+        self.sync_gate()
         self.idle[self.active].copy_(self.slot, non_blocking=True)
         self.slot.copy_(self.idle[expert], non_blocking=True)
         self.gates.read(expert, self.score.gate_tensors())
         self.active = expert
 
-    def invite(self, expert: int, *, to_answer: bool) -> None:
-        """Load this expert's weights, those for prediction or those being trained, into the visitor (in eval mode)."""
-        averaged = to_answer and self.average is not None
-        holds = (expert, self.versions[expert], averaged)
-        if self.visitor_holds != holds:
-            home = self.slot if expert == self.active else self.idle[expert]
+    def load_eval_net(self, expert: int, *, for_prediction: bool) -> None:
+        """Load this expert's weights, those for prediction or those being trained, into `eval_net` (in eval mode)."""
+        averaged = for_prediction and self.average is not None
+        source = (expert, self.versions[expert], averaged)
+        if self.eval_copy_of != source:
+            memory = self.slot if expert == self.active else self.idle[expert]
             if averaged:
-                targets = [*self.visitor.parameters(), *self.visitor.buffers()]
-                averages = self.layout.views(home)[self.averages : self.averages + len(targets)]
+                targets = [*self.eval_net.parameters(), *self.eval_net.buffers()]
+                averages = self.layout.views(memory)[self.first_average : self.first_average + len(targets)]
                 torch._foreach_copy_([target.data for target in targets], averages)
             else:
-                self.visitor_memory.copy_(home[: len(self.visitor_memory)], non_blocking=True)
-            self.visitor_holds = holds
+                self.eval_memory.copy_(memory[: len(self.eval_memory)], non_blocking=True)
+            self.eval_copy_of = source
 
-    def show_gate(self) -> None:
+    def sync_gate(self) -> None:
         """Copy the active expert's gate tensors to the stack if they have changed."""
-        if self.stale:
+        if self.gate_is_stale:
             self.gates.write(self.active, self.score.gate_tensors())
-            self.stale = False
+            self.gate_is_stale = False
 
     def tensors(self, expert: int) -> dict[str, Tensor]:
         """Return an expert's tensors by name, without a copy; those of the gate are views of the stack."""
-        self.show_gate()
+        self.sync_gate()
         memory = self.slot if expert == self.active else self.idle[expert]
         gate = {f"score.{name}": tensor for name, tensor in self.gate(expert).items()}
         return dict(zip(self.names, self.layout.views(memory), strict=True)) | gate
@@ -111,7 +111,7 @@ class Residence:
         """Return an expert's part of the stack."""
         return {name: tensor[expert] for name, tensor in self.gates.tensors.items()}
 
-    def changed(self, expert: int) -> None:
+    def mark_changed(self, expert: int) -> None:
         """Register that an expert's tensors were replaced from outside."""
         self.versions[expert] += 1  # copies are outdated now
         if expert == self.active:
@@ -120,27 +120,27 @@ class Residence:
     def scores(self, experts: Sequence[int], x: Tensor) -> Tensor:
         """Return the finite scores [experts, rows] of some experts."""
         with self._scoring():
-            scores = self.score.stacked(self.gates.of(experts), self.read(x), batch_statistics=False)
+            scores = self.score.stacked(self.gates.of(experts), self.preprocess(x), batch_statistics=False)
         return finite(scores.float())
 
     def batch_scores(self, experts: Sequence[int], x: Tensor) -> Tensor:
         """Return the scores [experts] of a batch as a whole, in double precision."""
-        return self.batch_scores_of(experts, self.read(x))
+        return self.batch_scores_of(experts, self.preprocess(x))
 
-    def batch_scores_of(self, experts: Sequence[int], seen: Tensor) -> Tensor:
-        """Return the same for rows preprocessed by `read`."""
+    def batch_scores_of(self, experts: Sequence[int], inputs: Tensor) -> Tensor:
+        """Return the same for rows preprocessed by `preprocess`."""
         with self._scoring():
-            return finite(self.score.together(self.gates.of(experts), seen))
+            return finite(self.score.together(self.gates.of(experts), inputs))
 
     def sketches(self, experts: Sequence[int], x: Tensor, *, together: bool) -> Tensor:
         """Return cheap scores [experts, rows], or [experts] for all rows together."""
         with self._scoring():
-            return finite(self.score.sketches(self.gates.of(experts), self.read(x), together=together))
+            return finite(self.score.sketches(self.gates.of(experts), self.preprocess(x), together=together))
 
-    def read(self, x: Tensor) -> Tensor:
+    def preprocess(self, x: Tensor) -> Tensor:
         """Return rows preprocessed for the scores."""
         with torch.no_grad(), self.arithmetic():
-            return self.score.read(self.prepare(x))
+            return self.score.preprocess(self.prepare(x))
 
     @contextmanager
     def _scoring(self) -> Iterator[None]:
@@ -162,21 +162,21 @@ class Residence:
         return autocast(self.spec.precision, self.device)
 
     def memory(self) -> dict[str, int]:
-        """Return the bytes of the experts' memory, including the slot and the visitor."""
+        """Return the bytes of the experts' memory, including the slot and `eval_net`."""
         idle = sum(memory.nbytes for memory in self.idle)
-        on_device = self.gates.bytes + self.slot.nbytes + self.visitor_memory.nbytes
+        on_device = self.gates.bytes + self.slot.nbytes + self.eval_memory.nbytes
         host = idle if self.spec.idle_on_host else 0
         per_expert = self.slot.nbytes + self.gates.bytes // self.gates.capacity
         return {"bytes_per_expert": per_expert, "device_bytes": on_device + idle - host, "host_bytes": host}
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is needed to rebuild it: pickle would not preserve that the networks share the slot's memory."""
-        self.show_gate()
+        self.sync_gate()
         self.idle[self.active].copy_(self.slot)
         gates = {name: t[: self.gates.count].clone() for name, t in self.gates.tensors.items()}
-        made_of = self.spec, self.keys, self.device
+        arguments = self.spec, self.keys, self.device
         space = {name: tensor.clone() for name, tensor in self.space.state().items()}
-        return {"made_of": made_of, "space": space, "idle": self.idle, "gates": gates, "active": self.active}
+        return {"made_of": arguments, "space": space, "idle": self.idle, "gates": gates, "active": self.active}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(*state["made_of"])  # type: ignore[misc]
@@ -194,25 +194,27 @@ class Residence:
             score.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return net, build_optimiser(self.spec.optimiser, net.parameters()), score
 
-    def _furnish(
+    def _build_slot(
         self, net: nn.Module, optimiser: torch.optim.Optimizer, score: Score, named: dict[str, Tensor]
     ) -> None:
-        """Build the slot and the visitor from the first expert's networks."""
+        """Build the slot and `eval_net` from the first expert's networks."""
         self.net, self.optimiser, self.score = net.train(), optimiser, score
         self.weights = list(net.parameters())
         self.names, tensors = list(named), list(named.values())
-        self.averages = next((i for i, name in enumerate(self.names) if name.startswith("average.")), len(self.names))
+        self.first_average = next(
+            (i for i, name in enumerate(self.names) if name.startswith("average.")), len(self.names)
+        )
         self.layout = Layout(tensors)
         self.slot = self.layout.allocate(self.device)
-        move_in(self.layout.views(self.slot), tensors)
+        rebind_storage(tensors, self.layout.views(self.slot))
         running = len(_running(net, score))
         # The layout starts with the tensors that a refused forward pass must not change, then the network's weights.
         self.running = self.slot[: self.layout.ends[running - 1] if running else 0]
         weights = self.layout.ends[running + len(list(net.parameters())) - 1]
-        self.visitor = self._build(0)[0]
-        self.visitor_memory = self.slot[:weights].clone()
-        homes, own = self.layout.views(self.visitor_memory), len(list(net.buffers()))
-        move_in([*homes[:own], *homes[running:]], [*self.visitor.buffers(), *self.visitor.parameters()])
+        self.eval_net = self._build(0)[0]
+        self.eval_memory = self.slot[:weights].clone()
+        views, own = self.layout.views(self.eval_memory), len(list(net.buffers()))
+        rebind_storage([*self.eval_net.buffers(), *self.eval_net.parameters()], [*views[:own], *views[running:]])
 
     def _allocate_idle(self) -> Tensor:
         if not self.spec.idle_on_host:
@@ -231,7 +233,7 @@ def _running(net: nn.Module, score: Score) -> list[Tensor]:
 
 
 def _own_tensors(
-    net: nn.Module, optimiser: torch.optim.Optimizer, score: Score, average: Average | None
+    net: nn.Module, optimiser: torch.optim.Optimizer, score: Score, average: WeightAverage | None
 ) -> dict[str, Tensor]:
     """Return an expert's state in the order of the slot's memory, without the tensors in the stack of gates."""
     state = state_of(net, optimiser, "net") | state_of(score, score.optimiser, "score")

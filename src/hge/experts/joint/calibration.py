@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hge.core.randomness import Keys
 from hge.core.types import as_float
-from hge.experts.joint.model import FEATURES_IN_ALL, Evidence, Joint, Reader, fit_joint
+from hge.experts.joint.model import MAX_FEATURES_TOTAL, Evidence, EvidenceScaler, JointScore, fit_joint
 from hge.experts.pool import ExpertPool
 from hge.experts.replay import Expert
 from hge.gating.tree import FloatArray, IntArray
@@ -24,16 +24,16 @@ GROWTH = 2
 
 
 @dataclass(frozen=True)
-class Effort:
-    """Computational effort of a fit."""
+class FitBudget:
+    """Computational budget of a fit."""
 
     rows: int
     """Maximum number of replay rows used."""
     iterations: int
 
 
-ROUGH, FULL = Effort(rows=2_000, iterations=40), Effort(rows=12_800, iterations=200)
-"""Effort during a stream, and at its end."""
+ROUGH, FULL = FitBudget(rows=2_000, iterations=40), FitBudget(rows=12_800, iterations=200)
+"""Budgets during a stream, and at its end."""
 ROWS_AT_ONCE = 512
 
 
@@ -43,14 +43,14 @@ class Calibration:
 
     pool: ExpertPool
     experts: Sequence[Expert]
-    joint: Joint | None = None
+    joint: JointScore | None = None
     known: int = 0
     """Number of experts in the joint score."""
     trained_at_fit: int = 0
     """Number of batches on which all experts together had been trained at the last fit."""
-    _every: int = 1
+    _stride: int = 1
     """One in this many replay rows of an expert is used, so that memory does not grow with the number of experts."""
-    _readers: dict[int, tuple[int, Reader]] = field(default_factory=dict)
+    _scalers: dict[int, tuple[int, EvidenceScaler]] = field(default_factory=dict)
     _columns: dict[tuple[int, int], tuple[tuple[int, int], FloatArray]] = field(default_factory=dict)
 
     @property
@@ -58,7 +58,7 @@ class Calibration:
         return sum(expert.batches_trained for expert in self.experts)
 
     def after_batch(self, step: int, experts: int, trained: int) -> None:
-        """Refit with low effort if there is a new expert or training has advanced enough."""
+        """Refit with the small budget if there is a new expert or training has advanced enough."""
         if self.known < experts or trained >= GROWTH * self.trained_at_fit:
             self.fit(ROUGH)
 
@@ -67,25 +67,25 @@ class Calibration:
         # Minus one, and one more because the last batch may also trigger the training on an outlier.
         return max(0, GROWTH * self.trained_at_fit - trained - 2)
 
-    def fit(self, effort: Effort = FULL) -> None:
+    def fit(self, budget: FitBudget = FULL) -> None:
         """Fit to the experts' current replay. Evidence is recomputed only for experts trained since the last fit."""
         known = [e for e in self.experts if e.replay.kept]
         if len(known) < len(self.experts):
             return  # at the very beginning, an expert is still untrained
         if self.known == 1 < len(known):  # the first expert's deferred work was done without training it
-            self._forget()
-        self._thin_out(sum(len(kept.batch) for e in known for kept in e.replay.kept))
-        readers = [self._reader(e).leading(FEATURES_IN_ALL // len(known)) for e in known]
+            self._clear_cache()
+        self._limit_rows(sum(len(kept.batch) for e in known for kept in e.replay.kept))
+        scalers = [self._scaler(e).truncated(MAX_FEATURES_TOTAL // len(known)) for e in known]
         labels = [self._labels(e) for e in known]
         expert = np.repeat([e.id for e in known], [len(own) for own in labels])
-        rows = _some(len(expert), effort.rows)
+        rows = _sample_rows(len(expert), budget.rows)
         columns = [
-            np.concatenate([self._read(e, owner, len(r.scale)) for owner in known])[rows]
-            for e, r in zip(known, readers, strict=True)
+            np.concatenate([self._transformed(e, owner, len(r.scale)) for owner in known])[rows]
+            for e, r in zip(known, scalers, strict=True)
         ]
         read = np.concatenate(columns, axis=1, dtype=np.float64)
         label = np.concatenate(labels)[rows]
-        self.joint = fit_joint(readers, read, expert[rows], label, effort.iterations, self.pool.device)
+        self.joint = fit_joint(scalers, read, expert[rows], label, budget.iterations, self.pool.device)
         self.known, self.trained_at_fit = len(known), self._trained
 
     def state(self) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
@@ -94,7 +94,7 @@ class Calibration:
             return None, {}
         facts = {
             "usual_doubt": self.joint.usual_doubt,
-            "readers": len(self.joint.readers),
+            "readers": len(self.joint.scalers),
             "known": self.known,
             "trained_at_fit": self.trained_at_fit,
         }
@@ -103,77 +103,80 @@ class Calibration:
     def load_state(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""
         arrays = {name: tensor.numpy().copy() for name, tensor in tensors.items()}
-        self.joint = Joint.from_arrays(arrays, facts["readers"], facts["usual_doubt"])
+        self.joint = JointScore.from_arrays(arrays, facts["readers"], facts["usual_doubt"])
         self.known, self.trained_at_fit = facts["known"], facts["trained_at_fit"]
 
     def evidence(self, x: Tensor) -> list[Evidence]:
         """Return the evidence of every expert in the joint score."""
         assert self.joint is not None
-        return [self.pool.evidence(expert, x) for expert in range(len(self.joint.readers))]
+        return [self.pool.evidence(expert, x) for expert in range(len(self.joint.scalers))]
 
-    def log_probabilities(self, x: Tensor, asked: npt.NDArray[np.bool_] | None = None) -> FloatArray:
-        """Return [experts, rows]: log P(expert | row), from the evidence of all experts or of those in `asked`.
+    def log_probabilities(self, x: Tensor, queried: npt.NDArray[np.bool_] | None = None) -> FloatArray:
+        """Return [experts, rows]: log P(expert | row), from the evidence of all experts or of those in `queried`.
 
         The evidence of the others is replaced by its mean, and their probability is 0.
         """
         assert self.joint is not None
         joint = self.joint
-        if asked is None:
+        if queried is None:
             return joint.experts(joint.pairs(self.evidence(x)))
         columns = []
-        for expert, own in zip(range(len(joint.readers)), joint.spans, strict=True):
+        for expert, own in zip(range(len(joint.scalers)), joint.spans, strict=True):
             read = np.tile(joint.mean[own], (len(x), 1))
-            rows = np.flatnonzero(asked[expert])
+            rows = np.flatnonzero(queried[expert])
             if len(rows):
                 evidence = self.pool.evidence(expert, x[torch.from_numpy(rows)])
-                read[rows] = joint.readers[expert].read(evidence)
+                read[rows] = joint.scalers[expert].transform(evidence)
             columns.append(read)
-        logs = joint.experts(joint.pairs_of(np.concatenate(columns, axis=1)))
-        logs[~asked] = -np.inf
-        whole: FloatArray = logs - logsumexp(logs, axis=0)
-        return whole
+        logs = joint.experts(joint.pairs_from_columns(np.concatenate(columns, axis=1)))
+        logs[~queried] = -np.inf
+        normalised: FloatArray = logs - logsumexp(logs, axis=0)
+        return normalised
 
     @property
     def multiply_adds(self) -> float:
         """Multiply-adds per row and queried expert, beyond the experts' own evidence."""
         assert self.joint is not None
-        own = self.joint.weights.size + sum(reader.feature_basis.size for reader in self.joint.readers)
-        return own / len(self.joint.readers)
+        own = self.joint.weights.size + sum(scaler.feature_basis.size for scaler in self.joint.scalers)
+        return own / len(self.joint.scalers)
 
-    def _thin_out(self, rows: int) -> None:
+    def _limit_rows(self, rows: int) -> None:
         """Use fewer rows of each expert once the total is too large; in powers of two, so that this is rare."""
-        every = 1
-        while rows > every * FULL.rows:
-            every *= 2
-        if every != self._every:
-            self._every = every
-            self._forget()
+        stride = 1
+        while rows > stride * FULL.rows:
+            stride *= 2
+        if stride != self._stride:
+            self._stride = stride
+            self._clear_cache()
 
-    def _forget(self) -> None:
-        self._readers.clear()
+    def _clear_cache(self) -> None:
+        self._scalers.clear()
         self._columns.clear()
 
-    def _reader(self, expert: Expert) -> Reader:
+    def _scaler(self, expert: Expert) -> EvidenceScaler:
         version = expert.batches_trained
-        if self._readers.get(expert.id, (-1,))[0] != version:
-            self._readers[expert.id] = version, Reader.of(self._look(expert, expert), self._labels(expert))
-        return self._readers[expert.id][1]
+        if self._scalers.get(expert.id, (-1,))[0] != version:
+            self._scalers[expert.id] = (
+                version,
+                EvidenceScaler.fit(self._evidence_on_replay(expert, expert), self._labels(expert)),
+            )
+        return self._scalers[expert.id][1]
 
-    def _read(self, expert: Expert, owner: Expert, columns: int) -> FloatArray:
+    def _transformed(self, expert: Expert, owner: Expert, columns: int) -> FloatArray:
         """Return the leading columns of an expert's evidence on another's rows; fewer if there are more experts."""
         key, version = (expert.id, owner.id), (expert.batches_trained, owner.batches_trained)
         known, read = self._columns.get(key, (None, None))
         if read is None or known != version:
-            read = self._reader(expert).read(self._look(expert, owner)).astype(np.float32)
+            read = self._scaler(expert).transform(self._evidence_on_replay(expert, owner)).astype(np.float32)
         self._columns[key] = version, np.ascontiguousarray(read[:, :columns])
         return self._columns[key][1]
 
-    def _look(self, expert: Expert, owner: Expert) -> Evidence:
+    def _evidence_on_replay(self, expert: Expert, owner: Expert) -> Evidence:
         """Return an expert's evidence on the replay rows of another."""
         rows = torch.cat([as_float(kept.batch.x) for kept in owner.replay.kept])[self._rows(owner)]
-        seen = [self.pool.evidence(expert.id, part) for part in torch.split(rows, ROWS_AT_ONCE)]
+        evidence = [self.pool.evidence(expert.id, part) for part in torch.split(rows, ROWS_AT_ONCE)]
         parts, logits, features = (
-            np.concatenate([getattr(e, name) for e in seen]) for name in ("parts", "logits", "features")
+            np.concatenate([getattr(e, name) for e in evidence]) for name in ("parts", "logits", "features")
         )
         return Evidence(parts, logits, features)
 
@@ -184,14 +187,14 @@ class Calibration:
     def _rows(self, owner: Expert) -> Tensor:
         """Return the indices of the replay rows of an expert that are used."""
         rows = sum(len(kept.batch) for kept in owner.replay.kept)
-        return torch.from_numpy(_some(rows, -(-rows // self._every)))
+        return torch.from_numpy(_sample_rows(rows, -(-rows // self._stride)))
 
 
-def _some(rows: int, most: int) -> IntArray:
-    """Return at most `most` row indices, drawn at random: regular steps would miss labels that alternate.
+def _sample_rows(rows: int, limit: int) -> IntArray:
+    """Return at most `limit` row indices, drawn at random: regular steps would miss labels that alternate.
 
-    >>> len(_some(9, 4)), _some(3, 4)
+    >>> len(_sample_rows(9, 4)), _sample_rows(3, 4)
     (4, array([0, 1, 2]))
     """
-    drawn = Keys(0).rng("calibration", rows, most).permutation(rows)  # any seed will do
-    return np.sort(drawn[:most])
+    drawn = Keys(0).rng("calibration", rows, limit).permutation(rows)  # any seed will do
+    return np.sort(drawn[:limit])

@@ -19,13 +19,13 @@ from scipy.special import log_softmax, logsumexp, softmax
 from hge.experts.joint.regression import softmax_regression
 from hge.gating.tree import FloatArray, IntArray
 
-FEATURES, FEATURES_IN_ALL = 128, 2048
+MAX_FEATURES, MAX_FEATURES_TOTAL = 128, 2048
 """Maximum number of principal components of the features: of one expert, and of all experts together."""
 FEATURE_SCALE = 0.1
 """Scale of the features in the prior: they are many and less informative than scores."""
 TAIL = 3.0
 """Number of standard deviations beyond which a column grows logarithmically."""
-OWN_SHARE = 0.02
+MIN_CLASS_SHARE = 0.02
 """A class with fewer replay rows than this share of the most frequent class's is attributed to an outlier."""
 TINY = 1e-9
 
@@ -43,7 +43,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Reader:
+class EvidenceScaler:
     """Standardises an expert's evidence by its own replay rows and compresses long tails.
 
     A row of another domain may score thousands of standard deviations away, where only the order of magnitude matters.
@@ -58,29 +58,29 @@ class Reader:
     feature_basis: FloatArray
 
     @classmethod
-    def of(cls, own: Evidence, labels: IntArray) -> Reader:
+    def fit(cls, own: Evidence, labels: IntArray) -> EvidenceScaler:
         """Fit to an expert's evidence on its own replay."""
         outputs, count = np.unique(labels, return_counts=True)
-        classes = outputs[count > OWN_SHARE * count.max()]
+        classes = outputs[count > MIN_CLASS_SHARE * count.max()]
         parts = np.flatnonzero(np.isfinite(own.parts).all(axis=0))
         values = np.concatenate([own.parts[:, parts], own.logits[:, classes]], axis=1)
         mean = own.features.mean(axis=0)
         _, spreads, directions = np.linalg.svd(own.features - mean, full_matrices=False)
-        spreads = spreads[:FEATURES] / len(own.features) ** 0.5
+        spreads = spreads[:MAX_FEATURES] / len(own.features) ** 0.5
         kept = spreads > 1e-4 * max(spreads.max(initial=0), TINY)
-        basis = np.ascontiguousarray(directions[:FEATURES][kept].T / spreads[kept])
+        basis = np.ascontiguousarray(directions[:MAX_FEATURES][kept].T / spreads[kept])
         return cls(classes, parts, values.mean(axis=0), values.std(axis=0) + TINY, mean, basis)
 
-    def read(self, evidence: Evidence) -> FloatArray:
+    def transform(self, evidence: Evidence) -> FloatArray:
         """Return the standardised evidence [rows, columns]."""
         values = np.concatenate([evidence.parts[:, self.parts], evidence.logits[:, self.classes]], axis=1)
         coordinates = (evidence.features - self.feature_mean) @ self.feature_basis
         columns = np.concatenate([(values - self.centre) / self.spread, coordinates], axis=1)
-        drawn_in: FloatArray = TAIL * np.arcsinh(np.nan_to_num(columns, nan=0.0) / TAIL)
-        return drawn_in
+        compressed: FloatArray = TAIL * np.arcsinh(np.nan_to_num(columns, nan=0.0) / TAIL)
+        return compressed
 
-    def leading(self, features: int) -> Reader:
-        """Return a reader of at most `features` features: the first columns of this one."""
+    def truncated(self, features: int) -> EvidenceScaler:
+        """Return a scaler of at most `features` features: the first columns of this one."""
         return replace(self, feature_basis=np.ascontiguousarray(self.feature_basis[:, :features]))
 
     @property
@@ -94,10 +94,10 @@ ARRAYS = ("mean", "scale", "weights", "bias")
 
 
 @dataclass(frozen=True)
-class Joint:
+class JointScore:
     """A fitted softmax regression over (expert, class) pairs."""
 
-    readers: tuple[Reader, ...]
+    scalers: tuple[EvidenceScaler, ...]
     mean: FloatArray
     scale: FloatArray
     weights: FloatArray
@@ -107,105 +107,110 @@ class Joint:
     """Standard deviation of -log P(chosen expert) over the replay."""
 
     def arrays(self) -> dict[str, FloatArray | IntArray]:
-        """Return all arrays by name, the readers' by number and name."""
+        """Return all arrays by name, the scalers' by number and name."""
         own: dict[str, FloatArray | IntArray] = {name: getattr(self, name) for name in ARRAYS}
-        for number, reader in enumerate(self.readers):
-            own |= {f"{number}.{field.name}": getattr(reader, field.name) for field in fields(Reader)}
+        for number, scaler in enumerate(self.scalers):
+            own |= {f"{number}.{field.name}": getattr(scaler, field.name) for field in fields(EvidenceScaler)}
         return own
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Any], readers: int, usual_doubt: float) -> Joint:
+    def from_arrays(cls, arrays: Mapping[str, Any], scalers: int, usual_doubt: float) -> JointScore:
         """Restore a joint score from what `arrays` returned."""
-        made = [Reader(**{f.name: arrays[f"{number}.{f.name}"] for f in fields(Reader)}) for number in range(readers)]
+        made = [
+            EvidenceScaler(**{f.name: arrays[f"{number}.{f.name}"] for f in fields(EvidenceScaler)})
+            for number in range(scalers)
+        ]
         return cls(tuple(made), **{name: arrays[name] for name in ARRAYS}, usual_doubt=usual_doubt)
 
     @property
     def pair_expert(self) -> IntArray:
         """[pairs] The expert of each pair."""
-        return np.repeat(np.arange(len(self.readers)), [len(reader.classes) for reader in self.readers])
+        return np.repeat(np.arange(len(self.scalers)), [len(scaler.classes) for scaler in self.scalers])
 
     @property
     def pair_class(self) -> IntArray:
         """[pairs] The class of each pair."""
-        return np.concatenate([reader.classes for reader in self.readers])
+        return np.concatenate([scaler.classes for scaler in self.scalers])
 
     def pairs(self, evidence: Sequence[Evidence]) -> FloatArray:
         """Return [rows, pairs]: log-probabilities of expert and class, from the evidence of every expert."""
-        return self.pairs_of(np.concatenate([r.read(e) for r, e in zip(self.readers, evidence, strict=True)], axis=1))
+        return self.pairs_from_columns(
+            np.concatenate([r.transform(e) for r, e in zip(self.scalers, evidence, strict=True)], axis=1)
+        )
 
     @property
     def spans(self) -> list[slice]:
         """Column range of each expert."""
-        ends = np.cumsum([len(reader.scale) for reader in self.readers]).tolist()
+        ends = np.cumsum([len(scaler.scale) for scaler in self.scalers]).tolist()
         return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
-    def pairs_of(self, columns: FloatArray) -> FloatArray:
-        """Return the same from the columns of the readers."""
+    def pairs_from_columns(self, columns: FloatArray) -> FloatArray:
+        """Return the same from the columns of the scalers."""
         result: FloatArray = log_softmax((columns - self.mean) * self.scale @ self.weights + self.bias, axis=1)
         return result
 
     def experts(self, pairs: FloatArray) -> FloatArray:
         """Return [experts, rows]: log-probabilities of the experts alone."""
         owner = self.pair_expert
-        return np.stack([logsumexp(pairs[:, owner == e], axis=1) for e in range(len(self.readers))])
+        return np.stack([logsumexp(pairs[:, owner == e], axis=1) for e in range(len(self.scalers))])
 
-    def mixture(self, evidence: Sequence[Evidence], outputs: int, silent: Sequence[int] = ()) -> FloatArray:
+    def mixture(self, evidence: Sequence[Evidence], outputs: int, excluded: Sequence[int] = ()) -> FloatArray:
         """Return [rows, outputs]: class probabilities, a mean of two estimates (results/choices/joint_prototype.json).
 
-        The evidence of `silent` experts is used, but not their predictions.
+        The evidence of `excluded` experts is used, but not their predictions.
 
         The experts' predictions, weighted by their probabilities, are the most accurate for their own classes; those of
         the regression use the evidence of the other experts, but are learned from the replay alone.
         """
         pairs = self.pairs(evidence)
-        pairs[:, np.isin(self.pair_expert, silent)] = -np.inf
-        onto = np.zeros((len(self.bias), outputs))
+        pairs[:, np.isin(self.pair_expert, excluded)] = -np.inf
+        class_of_pair = np.zeros((len(self.bias), outputs))
         known = self.pair_class < outputs
-        onto[np.flatnonzero(known), self.pair_class[known]] = 1
-        result = np.exp(pairs) @ onto
+        class_of_pair[np.flatnonzero(known), self.pair_class[known]] = 1
+        result = np.exp(pairs) @ class_of_pair
         for probability, own in zip(np.exp(self.experts(pairs)), evidence, strict=True):
             result += probability[:, None] * softmax(own.logits[:, :outputs], axis=1)
-        whole: FloatArray = result / result.sum(axis=1, keepdims=True)
-        return whole
+        normalised: FloatArray = result / result.sum(axis=1, keepdims=True)
+        return normalised
 
 
 def fit_joint(
-    readers: Sequence[Reader],
+    scalers: Sequence[EvidenceScaler],
     columns: FloatArray,
     expert: IntArray,
     label: IntArray,
     iterations: int,
     device: torch.device,
-) -> Joint:
-    """Fit to replay rows: [rows, columns] from all readers, the expert that keeps each row, and its class.
+) -> JointScore:
+    """Fit to replay rows: [rows, columns] from all scalers, the expert that keeps each row, and its class.
 
     Maximum a posteriori under a standard normal prior on the weights of standardised columns; every expert has the same
     total weight, whatever the size of its replay.
 
     >>> scores = np.array([[0.0, 1, 8, 9], [8, 9, 0, 1]])  # of two experts, for four rows
     >>> own = [Evidence(s[:, None], np.zeros((4, 2)), np.zeros((4, 0))) for s in scores]
-    >>> readers = [Reader.of(e, np.array([k] * 4)) for k, e in enumerate(own)]
-    >>> columns = np.concatenate([r.read(e) for r, e in zip(readers, own)], axis=1)
-    >>> joint = fit_joint(readers, columns, np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1]), 99, torch.device("cpu"))
+    >>> scalers = [EvidenceScaler.fit(e, np.array([k] * 4)) for k, e in enumerate(own)]
+    >>> columns = np.concatenate([r.transform(e) for r, e in zip(scalers, own)], axis=1)
+    >>> joint = fit_joint(scalers, columns, np.array([0, 0, 1, 1]), np.array([0, 0, 1, 1]), 99, torch.device("cpu"))
     >>> joint.experts(joint.pairs(own)).argmax(axis=0).tolist()
     [0, 0, 1, 1]
     """
-    pair = _pair_of(readers, expert, label)
+    pair = _pair_of(scalers, expert, label)
     known = pair >= 0
     columns, expert, pair = columns[known], expert[known], pair[known]
     mean = columns.mean(axis=0)
-    scale = np.concatenate([r.scale for r in readers]) / (columns.std(axis=0) + TINY)
+    scale = np.concatenate([r.scale for r in scalers]) / (columns.std(axis=0) + TINY)
     x = (columns - mean) * scale
-    weight = 1 / np.maximum(np.bincount(expert, minlength=len(readers)), 1)[expert]
+    weight = 1 / np.maximum(np.bincount(expert, minlength=len(scalers)), 1)[expert]
     weight *= len(x) / weight.sum()
-    pairs = sum(len(reader.classes) for reader in readers)
+    pairs = sum(len(scaler.classes) for scaler in scalers)
     weights, bias = softmax_regression(x, pair, weight, pairs, iterations, device)
-    joint = Joint(tuple(readers), mean, scale, weights, bias, usual_doubt=0.0)
+    joint = JointScore(tuple(scalers), mean, scale, weights, bias, usual_doubt=0.0)
     doubt = -joint.experts(log_softmax(x @ weights + bias, axis=1)).max(axis=0)
     return replace(joint, usual_doubt=float(doubt.std()))
 
 
-def _pair_of(readers: Sequence[Reader], expert: IntArray, label: IntArray) -> IntArray:
+def _pair_of(scalers: Sequence[EvidenceScaler], expert: IntArray, label: IntArray) -> IntArray:
     """Return each row's pair; -1 where the class is not among its expert's."""
-    number = {pair: i for i, pair in enumerate((e, int(c)) for e, reader in enumerate(readers) for c in reader.classes)}
+    number = {pair: i for i, pair in enumerate((e, int(c)) for e, scaler in enumerate(scalers) for c in scaler.classes)}
     return np.array([number.get((int(e), int(c)), -1) for e, c in zip(expert, label, strict=True)])

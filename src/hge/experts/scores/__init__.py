@@ -5,7 +5,7 @@ from __future__ import annotations
 from hge.core.config import OptimiserConfig, ScoreConfig
 from hge.experts.networks import AutoencoderFactory, Shape
 from hge.experts.scores.autoencoder import AutoencoderScore
-from hge.experts.scores.base import UNSUITABLE, Cost, Pupil, Score
+from hge.experts.scores.base import UNSUITABLE, Cost, Score, ScoreTrainer
 from hge.experts.scores.shortlisted import ShortlistedScore
 from hge.experts.scores.sketch import SketchScore
 from hge.experts.scores.space import Space
@@ -14,8 +14,8 @@ __all__ = [
     "UNSUITABLE",
     "AutoencoderScore",
     "Cost",
-    "Pupil",
     "Score",
+    "ScoreTrainer",
     "ShortlistedScore",
     "SketchScore",
     "Space",

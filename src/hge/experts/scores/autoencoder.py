@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from hge.core.config import OptimiserConfig, ScoreConfig
-from hge.experts.fast.cuda_graphs import Side
+from hge.experts.fast.cuda_graphs import SideStream
 from hge.experts.networks import Autoencoder, Shape
-from hge.experts.optim import build_optimiser, gradients, has_batch_norm, masked_step, mode_of, multiply_adds
+from hge.experts.optim import build_optimiser, gradients, has_batch_norm, masked_step, multiply_adds, network_mode
 from hge.experts.scores.base import Cost, Score
 
-AT_A_TIME = 4
+MAX_CONCURRENT = 4
 """Number of convolutional autoencoders run concurrently on a GPU; more are not faster."""
 
 
@@ -26,7 +26,7 @@ class AutoencoderScore(Score):
     optimiser: torch.optim.Optimizer
     fixed_draw: Tensor | None
     norm: Tensor
-    """Norm of the last gradient computed by `study`."""
+    """Norm of the last gradient computed by `compute_update`."""
 
     def __init__(self, net: Autoencoder, shape: Shape, config: ScoreConfig, optimiser: OptimiserConfig) -> None:
         super().__init__()
@@ -48,21 +48,21 @@ class AutoencoderScore(Score):
         """The autoencoder."""
         return self.net
 
-    def draw(self, rows: int, generator: torch.Generator) -> Tensor | None:
+    def draw_noise(self, rows: int, generator: torch.Generator) -> Tensor | None:
         """Return the noise of the latent, or None in the non-variational ablation."""
         if not self.variational:
             return None
         return torch.randn(rows, *self.latents, generator=generator, device=generator.device)
 
-    def study(self, seen: Tensor, y: Tensor, noise: Tensor | None) -> None:
+    def compute_update(self, inputs: Tensor, y: Tensor, noise: Tensor | None) -> None:
         """Compute the gradient of the loss, with the latent sampled by `noise`."""
-        with mode_of(self.network, training=True, rows=len(seen)):
-            loss = self(seen, noise).mean()
+        with network_mode(self.network, training=True, rows=len(inputs)):
+            loss = self(inputs, noise).mean()
             self.optimiser.zero_grad()
             loss.backward()
         self.norm = nn.utils.get_total_norm(gradients(self.network))
 
-    def learn(self, skip: Tensor) -> None:
+    def apply_update(self, skip: Tensor) -> None:
         """Take one optimiser step with the clipped gradient; none if it is not finite."""
         not_a_number = self.norm.isfinite().logical_not().to(skip.dtype)
         scale = (self.norm / self.clip_norm).clamp_min(1.0)
@@ -78,7 +78,7 @@ class AutoencoderScore(Score):
     @torch.no_grad()
     def score(self, x: Tensor, *, batch_statistics: bool) -> Tensor:
         """Return the loss of each row."""
-        with mode_of(self.network, training=False, rows=len(x), batch_statistics=batch_statistics):
+        with network_mode(self.network, training=False, rows=len(x), batch_statistics=batch_statistics):
             return self(x)  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
@@ -99,26 +99,26 @@ class AutoencoderScore(Score):
         return self.state_dict(keep_vars=True)
 
     @torch.no_grad()
-    def stacked(self, tensors: Mapping[str, Tensor], seen: Tensor, *, batch_statistics: bool) -> Tensor:
+    def stacked(self, tensors: Mapping[str, Tensor], inputs: Tensor, *, batch_statistics: bool) -> Tensor:
         """Run the autoencoders in one `vmap`; with BatchNorm, where that is slow, individually, a few at a time."""
-        with mode_of(self.network, training=False, rows=len(seen), batch_statistics=batch_statistics):
+        with network_mode(self.network, training=False, rows=len(inputs), batch_statistics=batch_statistics):
             if not has_batch_norm(self.network):
-                scores: Tensor = vmap(lambda own: functional_call(self, own, (seen,)))(dict(tensors))
+                scores: Tensor = vmap(lambda own: functional_call(self, own, (inputs,)))(dict(tensors))
                 return scores
             experts = len(next(iter(tensors.values())))
             # No idle stream among them: a graph being captured must not wait for a stream that is not part of it.
-            sides = [Side(seen.device) for _ in range(min(AT_A_TIME, experts))]
+            streams = [SideStream(inputs.device) for _ in range(min(MAX_CONCURRENT, experts))]
             rows = []
-            for expert, side in zip(range(experts), cycle(sides), strict=False):
-                with side():
-                    rows.append(functional_call(self, {n: t[expert] for n, t in tensors.items()}, (seen,)))
-            for side in sides:
-                side.join()
+            for expert, stream in zip(range(experts), cycle(streams), strict=False):
+                with stream():
+                    rows.append(functional_call(self, {n: t[expert] for n, t in tensors.items()}, (inputs,)))
+            for stream in streams:
+                stream.join()
             return torch.stack(rows)
 
     @torch.no_grad()
     def _latent_shape(self) -> Shape:
-        with mode_of(self.net, training=False, rows=1):
+        with network_mode(self.net, training=False, rows=1):
             device = next(self.network.parameters()).device
             mean = self.net.encode(torch.zeros(1, *self.shape, device=device))[0]
         return tuple(mean.shape[1:])

@@ -28,9 +28,9 @@ class Cost:
 class Score(nn.Module, ABC):
     """How suitable one expert is for an input: lower is better.
 
-    Learning has two parts, `study` and `learn`, so that a fast pool can run the first while the expert itself is being
-    trained, and mask the second by a flag that never leaves the device. `refresh` follows when it is due. All state is
-    in parameters, buffers and the optimiser, and is changed in place.
+    Learning has two parts, `compute_update` and `apply_update`, so that a fast pool can run the first while the expert
+    itself is being trained, and mask the second by a flag that never leaves the device. `refresh` follows when it is
+    due. All state is in parameters, buffers and the optimiser, and is changed in place.
     """
 
     optimiser: torch.optim.Optimizer | None = None
@@ -52,24 +52,24 @@ class Score(nn.Module, ABC):
         return None
 
     @abstractmethod
-    def draw(self, rows: int, generator: torch.Generator) -> Tensor | None:
-        """Return the random numbers that `study` needs for `rows` rows."""
+    def draw_noise(self, rows: int, generator: torch.Generator) -> Tensor | None:
+        """Return the random numbers that `compute_update` needs for `rows` rows."""
 
-    def open(self) -> None:
+    def finish_deferred(self) -> None:
         """Do the work that this expert, the first, has deferred until there are more rows."""
         return
 
-    def read(self, x: Tensor) -> Tensor:
+    def preprocess(self, x: Tensor) -> Tensor:
         """Return preprocessed rows, computed once for learning and for all experts' scores."""
         return x
 
     @abstractmethod
-    def study(self, seen: Tensor, y: Tensor, noise: Tensor | None) -> None:
+    def compute_update(self, inputs: Tensor, y: Tensor, noise: Tensor | None) -> None:
         """Compute the update from a batch and its labels; scores do not change."""
 
     @abstractmethod
-    def learn(self, skip: Tensor) -> None:
-        """Apply the update computed by `study`, unless `skip` is 1."""
+    def apply_update(self, skip: Tensor) -> None:
+        """Apply the update computed by `compute_update`, unless `skip` is 1."""
 
     @abstractmethod
     def refresh_due(self, rows: int, at_refresh: int) -> bool:
@@ -86,12 +86,12 @@ class Score(nn.Module, ABC):
         without, the score of a row must not depend on the other rows.
         """
         own = {name: tensor[None] for name, tensor in self.gate_tensors().items()}
-        return self.stacked(own, self.read(x), batch_statistics=batch_statistics)[0]
+        return self.stacked(own, self.preprocess(x), batch_statistics=batch_statistics)[0]
 
     def score_together(self, x: Tensor) -> Tensor:
         """Return this expert's own score of rows that belong together."""
         own = {name: tensor[None] for name, tensor in self.gate_tensors().items()}
-        return self.together(own, self.read(x))[0]
+        return self.together(own, self.preprocess(x))[0]
 
     @abstractmethod
     def cost(self, tensors: Mapping[str, Tensor]) -> Cost:
@@ -106,38 +106,38 @@ class Score(nn.Module, ABC):
         """Return the tensors that `score` reads, by name; the others are only needed for learning."""
 
     @abstractmethod
-    def stacked(self, tensors: Mapping[str, Tensor], seen: Tensor, *, batch_statistics: bool) -> Tensor:
-        """Return the scores [experts, rows] of rows preprocessed by `read`, for experts with stacked gate tensors."""
+    def stacked(self, tensors: Mapping[str, Tensor], inputs: Tensor, *, batch_statistics: bool) -> Tensor:
+        """Return the scores [experts, rows] of preprocessed rows, for experts with stacked gate tensors."""
 
-    def together(self, tensors: Mapping[str, Tensor], seen: Tensor) -> Tensor:
+    def together(self, tensors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """Return the scores [experts] of rows that belong together, in double precision: the means over the rows."""
-        return self.stacked(tensors, seen, batch_statistics=True).double().mean(1)
+        return self.stacked(tensors, inputs, batch_statistics=True).double().mean(1)
 
-    def sketches(self, tensors: Mapping[str, Tensor], seen: Tensor, *, together: bool) -> Tensor:
+    def sketches(self, tensors: Mapping[str, Tensor], inputs: Tensor, *, together: bool) -> Tensor:
         """Return cheap scores [experts, rows], or [experts] together, that indicate the best few experts."""
         if together:
-            return self.together(tensors, seen)
-        return self.stacked(tensors, seen, batch_statistics=False)
+            return self.together(tensors, inputs)
+        return self.stacked(tensors, inputs, batch_statistics=False)
 
     def parts(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """Return [rows, parts]: the parts of an expert's score by its gate tensors; NaN carries no information."""
         stacked = {name: tensor[None] for name, tensor in tensors.items()}
-        return self.stacked(stacked, self.read(x), batch_statistics=False)[0][:, None]
+        return self.stacked(stacked, self.preprocess(x), batch_statistics=False)[0][:, None]
 
 
 @dataclass
-class Pupil:
+class ScoreTrainer:
     """A score and its row counts; the plain way to train it."""
 
     score: Score
     rows: int = 0
     rows_at_refresh: int = 0
 
-    def teach(self, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
+    def train(self, x: Tensor, y: Tensor, generator: torch.Generator) -> None:
         """Train the score on a batch."""
         score = self.score
-        score.study(score.read(x), y, score.draw(len(x), generator))
-        score.learn(skip=torch.zeros((), device=x.device))
+        score.compute_update(score.preprocess(x), y, score.draw_noise(len(x), generator))
+        score.apply_update(skip=torch.zeros((), device=x.device))
         self.rows += len(x)
         if score.refresh_due(self.rows, self.rows_at_refresh):
             self.refresh()

@@ -35,23 +35,23 @@ class ShortlistedScore(Score):
         """The costly score's network."""
         return self.costly.network
 
-    def draw(self, rows: int, generator: torch.Generator) -> Tensor | None:
+    def draw_noise(self, rows: int, generator: torch.Generator) -> Tensor | None:
         """Return the costly score's random numbers."""
-        return self.costly.draw(rows, generator)
+        return self.costly.draw_noise(rows, generator)
 
-    def open(self) -> None:
+    def finish_deferred(self) -> None:
         """Fix the sketches' space."""
-        self.sketch.open()
+        self.sketch.finish_deferred()
 
-    def study(self, seen: Tensor, y: Tensor, noise: Tensor | None) -> None:
+    def compute_update(self, inputs: Tensor, y: Tensor, noise: Tensor | None) -> None:
         """Compute both updates."""
-        self.costly.study(seen, y, noise)
-        self.sketch.study(self.sketch.read(seen), y, None)
+        self.costly.compute_update(inputs, y, noise)
+        self.sketch.compute_update(self.sketch.preprocess(inputs), y, None)
 
-    def learn(self, skip: Tensor) -> None:
+    def apply_update(self, skip: Tensor) -> None:
         """Apply both updates."""
-        self.costly.learn(skip)
-        self.sketch.learn(skip)
+        self.costly.apply_update(skip)
+        self.sketch.apply_update(skip)
 
     def refresh_due(self, rows: int, at_refresh: int) -> bool:
         """Return whether the sketch is due."""
@@ -74,17 +74,17 @@ class ShortlistedScore(Score):
         parts = {"costly": self.costly, "sketch": self.sketch}
         return {f"{name}.{own}": t for name, part in parts.items() for own, t in part.gate_tensors().items()}
 
-    def stacked(self, tensors: Mapping[str, Tensor], seen: Tensor, *, batch_statistics: bool) -> Tensor:
+    def stacked(self, tensors: Mapping[str, Tensor], inputs: Tensor, *, batch_statistics: bool) -> Tensor:
         """Return the costly scores."""
-        return self.costly.stacked(_of("costly", tensors), seen, batch_statistics=batch_statistics)
+        return self.costly.stacked(_of("costly", tensors), inputs, batch_statistics=batch_statistics)
 
-    def together(self, tensors: Mapping[str, Tensor], seen: Tensor) -> Tensor:
+    def together(self, tensors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """Return the costly scores of a batch."""
-        return self.costly.together(_of("costly", tensors), seen)
+        return self.costly.together(_of("costly", tensors), inputs)
 
-    def sketches(self, tensors: Mapping[str, Tensor], seen: Tensor, *, together: bool) -> Tensor:
+    def sketches(self, tensors: Mapping[str, Tensor], inputs: Tensor, *, together: bool) -> Tensor:
         """Return the sketches."""
-        return self.sketch.sketches(_of("sketch", tensors), self.sketch.read(seen), together=together)
+        return self.sketch.sketches(_of("sketch", tensors), self.sketch.preprocess(inputs), together=together)
 
 
 def _of(part: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

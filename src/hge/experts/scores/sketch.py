@@ -19,7 +19,7 @@ REFRESH_GROWTH = 1.1
 """The model is recomputed when the number of rows seen has grown by this factor since the last time."""
 PRIOR_ROWS, PRIOR_VARIANCE = 4.0, TAIL**-2
 """Variances are shrunk towards those of the stream's first rows, with a prior worth this many rows."""
-OWN_SHARE = 0.02
+MIN_CLASS_SHARE = 0.02
 """A class with fewer rows than this share of the most frequent class's is attributed to an outlier and ignored."""
 
 
@@ -29,8 +29,8 @@ class SketchScore(Score):
     >>> x = torch.randn(1200, 8, generator=torch.Generator().manual_seed(0))
     >>> y = torch.arange(1200) % 2
     >>> score = SketchScore(Space(shape=(8,)), classes=2)
-    >>> score.study(score.read(x + 9 * y[:, None]), y, None)  # a class around 0, another around 9
-    >>> score.learn(skip=torch.zeros(()))
+    >>> score.compute_update(score.preprocess(x + 9 * y[:, None]), y, None)  # a class around 0, another around 9
+    >>> score.apply_update(skip=torch.zeros(()))
     >>> score.refresh(rows=1200)
     >>> own, between = (score.score(x + shift, batch_statistics=False).mean() for shift in (9, 4.5))
     >>> bool(own < between)
@@ -47,10 +47,10 @@ class SketchScore(Score):
         self.space = space
         self.classes = classes
         self.register_buffer("moments", torch.zeros(classes, space.width**2, dtype=torch.float64))
-        products = len(space.later)
-        drawn = torch.zeros(1 if classes == 1 else 1 + classes, products, dtype=torch.float64)
-        drawn[1:, 0] = UNSUITABLE
-        self.register_buffer("weights", drawn)
+        products = len(space.tril_rows)
+        initial = torch.zeros(1 if classes == 1 else 1 + classes, products, dtype=torch.float64)
+        initial[1:, 0] = UNSUITABLE
+        self.register_buffer("weights", initial)
 
     @property
     def asynchronous(self) -> bool:
@@ -62,48 +62,48 @@ class SketchScore(Score):
         """Not with several classes: the host must look up which ones exist."""
         return self.space.fixed and self.classes == 1
 
-    def draw(self, rows: int, generator: torch.Generator) -> None:
+    def draw_noise(self, rows: int, generator: torch.Generator) -> None:
         """Return None: no random numbers are needed."""
 
-    def read(self, x: Tensor) -> Tensor:
+    def preprocess(self, x: Tensor) -> Tensor:
         """Return the rows in the shared space; until that is fixed, flattened only."""
         return self.space.project(x) if self.space.fixed else x.flatten(1)
 
     @torch.no_grad()
-    def study(self, seen: Tensor, y: Tensor, noise: Tensor | None) -> None:
+    def compute_update(self, inputs: Tensor, y: Tensor, noise: Tensor | None) -> None:
         """Sum the products of the rows, or of those of each class; keep the rows until the space is fixed."""
         if not self.space.fixed:
-            self.waiting = seen, y
+            self.pending_rows = inputs, y
         elif self.classes == 1:
-            self.studied = (seen.T @ seen).view(1, -1)
-        elif seen.is_cuda:  # index_add_ is not deterministic there
-            chosen = torch.nn.functional.one_hot(y, self.classes).to(seen.dtype)
-            self.studied = chosen.T @ (seen[:, :, None] * seen[:, None]).flatten(1)
+            self.update = (inputs.T @ inputs).view(1, -1)
+        elif inputs.is_cuda:  # index_add_ is not deterministic there
+            chosen = torch.nn.functional.one_hot(y, self.classes).to(inputs.dtype)
+            self.update = chosen.T @ (inputs[:, :, None] * inputs[:, None]).flatten(1)
         else:
-            products = (seen[:, :, None] * seen[:, None]).flatten(1)
-            self.studied = torch.zeros_like(self.moments).index_add_(0, y, products)
+            products = (inputs[:, :, None] * inputs[:, None]).flatten(1)
+            self.update = torch.zeros_like(self.moments).index_add_(0, y, products)
 
     @torch.no_grad()
-    def learn(self, skip: Tensor) -> None:
-        """Add the sums computed by `study`; fix the space once there are enough rows."""
+    def apply_update(self, skip: Tensor) -> None:
+        """Add the sums computed by `compute_update`; fix the space once there are enough rows."""
         if not self.space.fixed:
             if not skip:
-                self.space.collect(*self.waiting)
-                if self.space.full:
-                    self.open()
+                self.space.collect(*self.pending_rows)
+                if self.space.has_enough_rows:
+                    self.finish_deferred()
         elif skip.is_cuda:
-            self.moments.addcmul_(self.studied, (skip == 0).to(self.studied.dtype))
+            self.moments.addcmul_(self.update, (skip == 0).to(self.update.dtype))
         elif not skip:
-            self.moments += self.studied
+            self.moments += self.update
 
     @torch.no_grad()
-    def open(self) -> None:
+    def finish_deferred(self) -> None:
         """Fix the space with the first rows, which are this expert's; learn from those not needed for it."""
-        if not self.space.opening:
+        if not self.space.first_rows:
             return
         x, y = self.space.fix()
-        self.study(self.read(x), y, None)
-        self.moments += self.studied
+        self.compute_update(self.preprocess(x), y, None)
+        self.moments += self.update
 
     def refresh_due(self, rows: int, at_refresh: int) -> bool:
         """Return whether the number of rows has grown enough since the model was last computed."""
@@ -116,7 +116,7 @@ class SketchScore(Score):
             self.weights.copy_(gaussians(self.moments, self.space))
             return
         counts = self.moments[:, 0]
-        own = torch.nonzero(counts > OWN_SHARE * counts.max()).flatten()
+        own = torch.nonzero(counts > MIN_CLASS_SHARE * counts.max()).flatten()
         self.weights[1:] = 0
         self.weights[1:, 0] = UNSUITABLE
         self.weights[0] = gaussians(self.moments.sum(0, keepdim=True), self.space)[0]
@@ -129,31 +129,31 @@ class SketchScore(Score):
 
     def cost(self, tensors: Mapping[str, Tensor]) -> Cost:
         """Count the projection, the products, and a dot product for each model of an expert."""
-        weights, products = tensors["weights"], len(self.space.later)
+        weights, products = tensors["weights"], len(self.space.tril_rows)
         models = 1.0 if self.classes == 1 else float((weights[:, 1:, 0] < UNSUITABLE / 2).sum()) / len(weights)
         each = models * products
         return Cost(self.space.directions.numel() + products, each, each if self.classes == 1 else 0.0)
 
     @torch.no_grad()
-    def stacked(self, tensors: Mapping[str, Tensor], seen: Tensor, *, batch_statistics: bool) -> Tensor:
+    def stacked(self, tensors: Mapping[str, Tensor], inputs: Tensor, *, batch_statistics: bool) -> Tensor:
         """Compute all experts' likelihoods in one product."""
         weights = tensors["weights"]
         if not self.space.fixed:
-            return seen.new_zeros(len(weights), len(seen))
-        products = self.space.products(seen)
+            return inputs.new_zeros(len(weights), len(inputs))
+        products = self.space.products(inputs)
         if self.classes == 1:
             return weights[:, 0] @ products.T
         expert, own = torch.nonzero(weights[:, 1:, 0] < UNSUITABLE / 2, as_tuple=True)
-        scores = products.new_full((len(weights), self.classes, len(seen)), UNSUITABLE)
+        scores = products.new_full((len(weights), self.classes, len(inputs)), UNSUITABLE)
         scores[expert, own] = weights[expert, 1 + own] @ products.T
         return -torch.logsumexp(-scores, dim=1)
 
     @torch.no_grad()
-    def together(self, tensors: Mapping[str, Tensor], seen: Tensor) -> Tensor:
+    def together(self, tensors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
         """Return the scores [experts] of a batch as a whole; for a single Gaussian, from the batch's own sums."""
         if self.classes > 1 or not self.space.fixed:
-            return super().together(tensors, seen)
-        return tensors["weights"][:, 0] @ self.space.of_square((seen.T @ seen).flatten() / len(seen))
+            return super().together(tensors, inputs)
+        return tensors["weights"][:, 0] @ self.space.products_of_square((inputs.T @ inputs).flatten() / len(inputs))
 
     @torch.no_grad()
     def parts(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -161,7 +161,7 @@ class SketchScore(Score):
         if not self.space.fixed:
             return x.new_zeros(len(x), len(self.weights))
         weights = tensors["weights"]
-        scores = self.space.products(self.read(x)) @ weights.T
+        scores = self.space.products(self.preprocess(x)) @ weights.T
         return torch.where(weights[:, 0] < UNSUITABLE / 2, scores, torch.nan)
 
 
@@ -184,18 +184,18 @@ def gaussians(moments: Tensor, space: Space) -> Tensor:
     width = second.shape[1] - 1
     mean = second[:, 1:, 0] / rows
     scatter = second[:, 1:, 1:] - rows[:, :, None] * mean[:, :, None] * mean[:, None, :]
-    trust = rows / (rows + max(width, PRIOR_ROWS))
-    covariance = (trust / rows)[:, :, None] * scatter
+    shrinkage = rows / (rows + max(width, PRIOR_ROWS))
+    covariance = (shrinkage / rows)[:, :, None] * scatter
     variance = (scatter.diagonal(dim1=1, dim2=2).clamp_min(0) + PRIOR_ROWS * PRIOR_VARIANCE) / (rows + PRIOR_ROWS)
     covariance.diagonal(dim1=1, dim2=2).copy_(variance)
     lower, _ = torch.linalg.cholesky_ex(covariance)
     precision = torch.cholesky_inverse(lower)
     slope = (precision @ mean[:, :, None])[:, :, 0]
-    volume = 2 * lower.diagonal(dim1=1, dim2=2).log().sum(1)
-    excess = width / (rows + PRIOR_ROWS) + width * (width - 1) * trust.square() / (4 * rows)
+    log_determinant = 2 * lower.diagonal(dim1=1, dim2=2).log().sum(1)
+    excess = width / (rows + PRIOR_ROWS) + width * (width - 1) * shrinkage.square() / (4 * rows)
     form = torch.empty_like(second)
     form[:, 1:, 1:] = precision
     form[:, 1:, 0] = form[:, 0, 1:] = -slope
-    form[:, 0, 0] = (slope * mean).sum(1) + volume - 2 * excess[:, 0]
-    twice = torch.where(space.later == space.earlier, 0.5, 1.0)
-    return form[:, space.later, space.earlier] * twice
+    form[:, 0, 0] = (slope * mean).sum(1) + log_determinant - 2 * excess[:, 0]
+    twice = torch.where(space.tril_rows == space.tril_columns, 0.5, 1.0)
+    return form[:, space.tril_rows, space.tril_columns] * twice

@@ -15,22 +15,22 @@ from torch import Tensor
 from hge.core.randomness import Keys
 from hge.experts.networks import Shape
 
-MOST_DIRECTIONS, FEW_INPUTS = 64, 16
+MAX_DIRECTIONS, FEW_INPUTS = 64, 16
 """Up to `FEW_INPUTS` inputs all directions are kept, otherwise half: the rest is noise, captured by the lengths."""
-OPENING = 1024
+DIRECTION_ROWS = 1024
 """Rows used to find the directions; fewer if another expert is created before (results/choices/sketch.json)."""
 TAIL = 6.0
 """Unit of a coordinate in standard deviations; beyond it growth is logarithmic, so no row can move a mean far."""
-FARTHEST = 10.0
+MAX_COORDINATE = 10.0
 """Upper limit of the magnitude of any coordinate."""
-SHORTEST = 1e-3
+MIN_LENGTH = 1e-3
 """Share of the usual length below which lengths are not distinguished and directions do not count as principal."""
-FAR = 10.0
+MAX_DISTANCE = 10.0
 """Limit of a first row's distance from the median, in usual distances; a farther row would mask the others."""
 SEVERAL_KINDS = log(5.0)
 """Inputs are of several kinds if the logarithms of their spreads have a standard deviation above this."""
 FIXED = ("centre", "units", "directions", "spread", "length")
-NOBODY = -1
+NO_OWNER = -1
 
 
 class Space:
@@ -47,7 +47,7 @@ class Space:
         self, shape: Shape, directions: int = 0, device: torch.device | None = None, *, scaled: bool = False
     ) -> None:
         self.inputs = prod(shape)
-        count = min(directions or min(max(self.inputs // 2, FEW_INPUTS), MOST_DIRECTIONS), self.inputs)
+        count = min(directions or min(max(self.inputs // 2, FEW_INPUTS), MAX_DIRECTIONS), self.inputs)
         self.device = device or torch.device("cpu")
         self.scaled = scaled
         """Inputs of several kinds are measured in their own standard deviations."""
@@ -60,15 +60,15 @@ class Space:
         """[directions] those units: standard deviations of the first rows along each direction, times `TAIL`."""
         self.length = torch.ones((), device=self.device)
         """Usual distance of the first rows from the centre."""
-        later, earlier = torch.tril_indices(self.width, self.width, device=self.device)
-        self.later, self.earlier = later, earlier
+        rows, columns = torch.tril_indices(self.width, self.width, device=self.device)
+        self.tril_rows, self.tril_columns = rows, columns
         """Index pairs of the products used: the lower triangle, row by row."""
-        self.lower = later * self.width + earlier
+        self.tril_flat = rows * self.width + columns
         """Their positions in the flattened square of all products."""
         self.fixed = False
-        self.owner = NOBODY
+        self.owner = NO_OWNER
         """The expert that the first rows belong to."""
-        self.opening: list[tuple[Tensor, Tensor]] = []
+        self.first_rows: list[tuple[Tensor, Tensor]] = []
         """The first rows and their labels, until the directions are fixed."""
 
     @property
@@ -78,17 +78,17 @@ class Space:
         return 2 + count + (count < self.inputs)
 
     @property
-    def full(self) -> bool:
+    def has_enough_rows(self) -> bool:
         """Whether there are enough rows to find the directions."""
-        return sum(len(x) for x, _ in self.opening) >= OPENING
+        return sum(len(x) for x, _ in self.first_rows) >= DIRECTION_ROWS
 
-    def open_to_others(self, expert: int) -> bool:
+    def has_rows_of_another(self, expert: int) -> bool:
         """Return whether there are first rows that belong to another expert."""
-        return bool(self.opening) and self.owner != expert
+        return bool(self.first_rows) and self.owner != expert
 
     def collect(self, x: Tensor, y: Tensor) -> None:
         """Add rows to the first ones."""
-        self.opening.append((x.flatten(1).detach().clone(), y.clone()))
+        self.first_rows.append((x.flatten(1).detach().clone(), y.clone()))
 
     @torch.no_grad()
     def fix(self) -> tuple[Tensor, Tensor]:
@@ -98,11 +98,11 @@ class Space:
         fitting, and the other half, with its labels, for learning. If the rows span fewer directions than needed, the
         rest is random.
         """
-        x, y = (torch.cat(part) for part in zip(*self.opening, strict=True))
-        earlier_of_class = (y[:, None] == y).tril(-1).sum(1)
-        learned = earlier_of_class % 2 == 0
-        drawn = torch.ones_like(learned) if learned.all() else ~learned
-        rows, others = x[drawn].double().cpu(), x[learned].double().cpu()
+        x, y = (torch.cat(part) for part in zip(*self.first_rows, strict=True))
+        rank_in_class = (y[:, None] == y).tril(-1).sum(1)
+        for_learning = rank_in_class % 2 == 0
+        for_fitting = torch.ones_like(for_learning) if for_learning.all() else ~for_learning
+        rows, others = x[for_fitting].double().cpu(), x[for_learning].double().cpu()
         units = units_of(rows) if self.scaled else torch.ones(self.inputs, dtype=torch.float64)
         rows, others = (limited(part / units) for part in (rows, others))
         centre = rows.mean(0)
@@ -114,21 +114,21 @@ class Space:
         _, spread, directions = torch.linalg.svd(centred, full_matrices=False)
         spread = spread / len(rows) ** 0.5
         count = self.directions.shape[1]
-        found = min(int((spread > SHORTEST * length).sum()), count)
+        found = min(int((spread > MIN_LENGTH * length).sum()), count)
         principal = directions[:found].T
         random = torch.from_numpy(Keys(0).rng("directions", self.inputs).normal(size=(self.inputs, count - found)))
         random = torch.linalg.qr(torch.cat([principal, random], dim=1))[0][:, found:]
         usual = torch.full((count - found,), float(length) / self.inputs**0.5, dtype=torch.float64)
-        shown = ((others - centre) @ principal).square().mean(0).sqrt().maximum(SHORTEST * length)
-        spread = TAIL * torch.cat([shown, usual])
+        observed = ((others - centre) @ principal).square().mean(0).sqrt().maximum(MIN_LENGTH * length)
+        spread = TAIL * torch.cat([observed, usual])
         self.units.copy_(units)
         self.centre.copy_(centre * units)
         self.directions.copy_(torch.cat([principal, random], dim=1) / spread)
         self.spread.copy_(spread)
         self.length.copy_(length)
         self.fixed = True
-        self.opening = []
-        return x[learned], y[learned]
+        self.first_rows = []
+        return x[for_learning], y[for_learning]
 
     @torch.no_grad()
     def project(self, x: Tensor) -> Tensor:
@@ -142,42 +142,46 @@ class Space:
             if self.directions.shape[1] < self.inputs:
                 inside = (coordinates * (self.spread / self.length)).square_().sum(1, keepdim=True)
                 lengths.append((lengths[0].square() - inside).clamp_min_(0).sqrt_())
-            logarithms = torch.cat(lengths, dim=1).clamp_min_(SHORTEST).log_()
-            drawn_in = torch.copysign(coordinates.abs().log1p_(), coordinates)
-        rows = drawn_in.new_ones(len(x), self.width, dtype=torch.float64)
-        rows[:, 1:] = torch.cat([logarithms, drawn_in], dim=1).nan_to_num_(FARTHEST).clamp_(-FARTHEST, FARTHEST)
+            logarithms = torch.cat(lengths, dim=1).clamp_min_(MIN_LENGTH).log_()
+            compressed = torch.copysign(coordinates.abs().log1p_(), coordinates)
+        rows = compressed.new_ones(len(x), self.width, dtype=torch.float64)
+        rows[:, 1:] = (
+            torch.cat([logarithms, compressed], dim=1)
+            .nan_to_num_(MAX_COORDINATE)
+            .clamp_(-MAX_COORDINATE, MAX_COORDINATE)
+        )
         return rows
 
     def products(self, rows: Tensor) -> Tensor:
         """Return [rows, products] of projected rows."""
-        return rows.index_select(1, self.earlier) * rows.index_select(1, self.later)
+        return rows.index_select(1, self.tril_columns) * rows.index_select(1, self.tril_rows)
 
-    def of_square(self, square: Tensor) -> Tensor:
+    def products_of_square(self, square: Tensor) -> Tensor:
         """Return [..., products] from all products [..., width²], which contain each pair twice."""
-        return square.index_select(-1, self.lower)
+        return square.index_select(-1, self.tril_flat)
 
     def state(self) -> dict[str, Tensor]:
         """Return the state: the projection or, until it is fixed, the first rows."""
         if self.fixed:
             return {name: getattr(self, name) for name in FIXED}
-        if not self.opening:
+        if not self.first_rows:
             return {}
-        x, y = (torch.cat(part) for part in zip(*self.opening, strict=True))
+        x, y = (torch.cat(part) for part in zip(*self.first_rows, strict=True))
         return {"x": x, "y": y, "owner": torch.tensor(self.owner)}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""
-        fixed, opening = "directions" in tensors, []
+        fixed, first_rows = "directions" in tensors, []
         expected = {name: tuple(getattr(self, name).shape) for name in FIXED} if fixed else {}
         if "x" in tensors:
             rows = len(tensors["x"])
             expected = {"x": (rows, self.inputs), "y": (rows,), "owner": ()}
-            opening = [(tensors["x"].to(self.device), tensors["y"].to(self.device))]
+            first_rows = [(tensors["x"].to(self.device), tensors["y"].to(self.device))]
         for name, shape in expected.items():
             if tuple(tensors[name].shape) != shape:
                 raise ValueError(f"projection: got {name} of {tuple(tensors[name].shape)}, expected {shape}")
-        self.fixed, self.opening = fixed, opening
-        self.owner = int(tensors["owner"]) if opening else NOBODY
+        self.fixed, self.first_rows = fixed, first_rows
+        self.owner = int(tensors["owner"]) if first_rows else NO_OWNER
         for name in FIXED if fixed else ():
             getattr(self, name).copy_(tensors[name])
 
@@ -194,16 +198,16 @@ def units_of(rows: Tensor) -> Tensor:
     middle = rows.median(0).values
     apart = (rows - middle).abs()
     usual = torch.where(apart > 0, apart, torch.nan).nanmedian(0).values.nan_to_num(0.0)
-    spread = apart.minimum(FAR * usual).square().mean(0).sqrt()
+    spread = apart.minimum(MAX_DISTANCE * usual).square().mean(0).sqrt()
     size = torch.where(middle != 0, middle.abs(), 1.0)
-    varies = spread > SHORTEST**2 * size
+    varies = spread > MIN_LENGTH**2 * size
     if varies.sum() < 2 or spread[varies].log().std() < SEVERAL_KINDS:
         return torch.ones_like(spread)
     return torch.where(varies, spread, size)
 
 
 def limited(rows: Tensor) -> Tensor:
-    """Return the rows with their distance from the median limited to `FAR` times the usual.
+    """Return the rows with their distance from the median limited to `MAX_DISTANCE` times the usual.
 
     >>> limited(torch.tensor([[1.0], [2.0], [3.0], [4.0], [1e9]]).double()).flatten().tolist()
     [1.0, 2.0, 3.0, 4.0, 13.0]
@@ -211,5 +215,5 @@ def limited(rows: Tensor) -> Tensor:
     rows = rows.nan_to_num()
     middle = rows.median(0).values
     distance = (rows - middle).square().sum(1, keepdim=True).sqrt()
-    farthest = FAR * distance[distance > 0].median() if (distance > 0).any() else torch.inf
+    farthest = MAX_DISTANCE * distance[distance > 0].median() if (distance > 0).any() else torch.inf
     return torch.where(distance > farthest, middle + (rows - middle) * (farthest / distance), rows)

@@ -104,7 +104,7 @@ def _choice(ours: Figures, others: Sequence[Figures], rows: _Rows) -> str:
         )
     best = max(others, key=lambda m: float(m["accuracy"]) + float(m["retention"]))
     apart = " The inputs distinguish the segments." if ours["experts"] > 1 else ""
-    return f"{OURS} is better than every other method, the next being {best['name']} ({_versus(ours, best)}).{apart}"
+    return f"No other method matches it in both figures; the next is {best['name']} ({_versus(ours, best)}): use {OURS}.{apart}"
 
 
 def _versus(one: Figures, other: Figures) -> str:

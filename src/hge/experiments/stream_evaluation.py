@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
+
+from hge.core.randomness import Keys
 
 Rows = npt.NDArray[np.floating[Any]]
 Labels = npt.NDArray[Any]
@@ -94,16 +98,18 @@ class StreamPlan:
         right, total, started = 0, len(self.learned), perf_counter()
         for start in range(0, total, self.batch):
             rows = self.learned[start : start + self.batch]
-            if start:
-                correct.append(method.predict(self.X[rows]) == self.y[rows])
-                right += int(correct[-1].sum())
-            method.learn(self.X[rows], self.y[rows])
+            with _quietly():
+                if start:
+                    correct.append(method.predict(self.X[rows]) == self.y[rows])
+                    right += int(correct[-1].sum())
+                method.learn(self.X[rows], self.y[rows])
             if progress is not None:
                 done = start + len(rows)
                 progress(name, done, total, 100 * right / max(done - self.batch, 1))
-        figures = method.finish() if isinstance(method, Finishing) else {}
-        seconds = perf_counter() - started
-        by_concept = tuple(100 * float(np.mean(method.predict(X) == y)) for X, y in self.held_out)
+        with _quietly():
+            figures = method.finish() if isinstance(method, Finishing) else {}
+            seconds = perf_counter() - started
+            by_concept = tuple(100 * float(np.mean(method.predict(X) == y)) for X, y in self.held_out)
         return MethodResult(name, np.concatenate(correct), by_concept, seconds, figures)
 
 
@@ -127,8 +133,8 @@ def evaluate_stream(
     batch : rows per call.
     segments : number of equal consecutive parts that serve as concepts, if `concepts` is not given.
     concepts : id of the concept of each row; a concept may return.
-    held_out : every n-th row of each concept is held out for retention (0: none), or one (X, y) per concept, in which
-        case all rows are learned.
+    held_out : one of every n rows of each concept is held out for retention (0: none), or one (X, y) per concept, in
+        which case all rows are learned.
     progress : called after each batch.
 
     Examples
@@ -208,12 +214,27 @@ def _concepts(rows: int, segments: int, concepts: Sequence[int] | Indices | None
 
 
 def _held_out_rows(concepts: Indices, every: int) -> list[Indices]:
-    """Return every n-th row of each concept, the concepts in the order of their ids."""
+    """Return one of every n rows of each concept, the concepts in the order of their ids."""
     if every == 0:
         return []
     if every < 2:
         raise ValueError(f"held_out: got {every}, expected 0, or at least 2")
-    places = [np.flatnonzero(concepts == concept)[every - 1 :: every] for concept in np.unique(concepts)]
+    places = [_one_of_each(np.flatnonzero(concepts == concept), every) for concept in np.unique(concepts)]
     if not all(len(rows) for rows in places):
         raise ValueError(f"held_out: got {every}, expected at least as many rows of every concept")
     return places
+
+
+def _one_of_each(rows: Indices, every: int) -> Indices:
+    """Return one of every n rows; not always the n-th, because a stream may be periodic, as hours of a day are."""
+    starts = np.arange(0, len(rows) - every + 1, every)
+    chosen: Indices = rows[starts + Keys(seed=0).rng("split", every).integers(every, size=len(starts))]
+    return chosen
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Suppress warnings of scikit-learn about batches that lack classes or have many of them."""
+    with warnings.catch_warnings(), np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        warnings.filterwarnings("ignore", message="The number of unique classes", category=UserWarning)
+        yield

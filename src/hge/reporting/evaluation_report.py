@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
@@ -19,6 +20,8 @@ def write_evaluation_report(folder: Path) -> Path:
     page = render(
         "evaluate.html.j2",
         result=result,
+        protocol={name: _shown(value) for name, value in result["protocol"].items() if value not in (None, [])},
+        switches=any(method.get("switches") for method in result["methods"]),
         best={figure: _best(result["methods"], figure) for figure in ("accuracy", "retention")},
         curve_svg=Markup(accuracy_over_time(result)) if drawn else None,
         retention_svg=Markup(retention_figure(result)) if drawn else None,
@@ -29,3 +32,7 @@ def write_evaluation_report(folder: Path) -> Path:
 
 def _best(methods: list[dict[str, float]], figure: str) -> float | None:
     return max((method[figure] for method in methods), default=None)
+
+
+def _shown(value: Any) -> Any:
+    return ", ".join(map(str, value)) if isinstance(value, list) else value

@@ -30,7 +30,7 @@ def accuracy_over_time(result: Mapping[str, Any]) -> str:
             axes.plot(
                 curve["rows"], curve["accuracy"], style, color=colour, lw=width, label=method["name"], zorder=above
             )
-            _mark_switches(axes, method.get("switches", []))
+        _mark_switches(axes, [switch for method in result["methods"] for switch in method.get("switches", [])])
         axes.set(xlim=(0, result["rows"]), xlabel="row", ylabel=f"accuracy over {result['window']} rows, %")
         axes.grid(axis="y", color="#e9ecef")
         figure.legend(loc="outside lower center", ncols=5, frameon=False, fontsize=9)
@@ -64,13 +64,7 @@ def _mark_switches(axes: Axes, switches: list[dict[str, Any]]) -> None:
     for number, row in enumerate(created):
         axes.axvline(row, color="#212529", lw=1, ls="-", label=None if number else "switch to a new expert", zorder=1)
     if returned:
-        low = np.zeros(len(returned))
-        axes.plot(
-            returned,
-            low,
-            "|",
-            color="#212529",
-            ms=10,
-            transform=axes.get_xaxis_transform(),
-            label="switch to a known expert",
+        across = axes.get_xaxis_transform()
+        axes.vlines(
+            returned, 0, 0.06, color="#212529", lw=1, label="switch to a known expert", transform=across, zorder=4
         )

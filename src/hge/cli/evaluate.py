@@ -70,7 +70,7 @@ def evaluate_command(
         **_environment(names),
     }
     if table.dropped:
-        console.print(f"{table.dropped:,} rows with missing values are left out.")
+        console.print(f"Rows with missing values, left out: {table.dropped:,}")
     _evaluate(plan, built, out, protocol)
 
 

@@ -104,7 +104,8 @@ def _choice(ours: Figures, others: Sequence[Figures], rows: _Rows) -> str:
         )
     best = max(others, key=lambda m: float(m["accuracy"]) + float(m["retention"]))
     apart = " The inputs distinguish the segments." if ours["experts"] > 1 else ""
-    return f"No other method matches it in both figures; the next is {best['name']} ({_versus(ours, best)}): use {OURS}.{apart}"
+    shown = f"the next is {best['name']} ({_versus(ours, best)})"
+    return f"No other method matches it in both figures; {shown}: use {OURS}.{apart}"
 
 
 def _versus(one: Figures, other: Figures) -> str:

@@ -65,7 +65,7 @@ def write_evaluation(
     window = max(plan.batch, len(plan.counted) // WINDOWS)
     methods = [_as_json(result, plan, window) for result in found]
     held_out = sum(len(y) for _, y in plan.held_out)
-    advice = advise(methods, len(plan.counted), held_out) if methods else "No method was finished."
+    advice = "Interrupted: no advice." if interrupted else advise(methods, len(plan.counted), held_out)
     result = {
         "kind": KIND,
         "interrupted": interrupted,

@@ -12,6 +12,8 @@ from hge.reporting.figures.run import svg_figure
 from hge.reporting.tree_drawing import colour_of
 
 OURS = "GatedExperts"
+CREATED, RETURNED = "#212529", "#e8590c"
+"""Colours of switches to a new expert and to a known one."""
 PLAIN = {"no-change": (":", "#868e96"), "majority": ("--", "#adb5bd")}
 """Line and colour of the methods that do not use the inputs."""
 
@@ -62,9 +64,9 @@ def _mark_switches(axes: Axes, switches: list[dict[str, Any]]) -> None:
     created = [switch["row"] for switch in switches if switch["new"]]
     returned = [switch["row"] for switch in switches if not switch["new"]]
     for number, row in enumerate(created):
-        axes.axvline(row, color="#212529", lw=1, ls="-", label=None if number else "switch to a new expert", zorder=1)
+        axes.axvline(row, color=CREATED, lw=1, ls="-", label=None if number else "switch to a new expert", zorder=1)
     if returned:
         across = axes.get_xaxis_transform()
         axes.vlines(
-            returned, 0, 0.06, color="#212529", lw=1, label="switch to a known expert", transform=across, zorder=4
+            returned, 0, 0.06, color=RETURNED, lw=2, label="switch to a known expert", transform=across, zorder=4
         )

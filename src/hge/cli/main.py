@@ -65,6 +65,11 @@ COMMANDS = {
         "run_command",
         "Run a scenario and write config.json, events.jsonl, trace.csv, result.json and report.html.",
     ),
+    "evaluate": LazyCommand(
+        "evaluate",
+        "evaluate_command",
+        "Compare Gated Experts with other methods on your stream, and write result.json and report.html.",
+    ),
     "scenarios": LazyCommand(
         "scenarios",
         "scenarios_command",

@@ -115,6 +115,26 @@ class EagerPool:
             member.trainer.train(x, batch.y, self.keys.generator("noise", step, expert, device=self.device))
         return float(loss.detach())
 
+    def rehearse(self, expert: int, batch: Batch, step: int) -> None:
+        """Take one optimiser step on the network alone."""
+        member = self.members[expert]
+        buffers = [(buffer, buffer.clone()) for buffer in member.net.buffers()]
+        with (
+            self._arithmetic(),
+            self.keys.seeded("dropout", step, expert, device=self.device),
+            network_mode(member.net, training=True, rows=len(batch)),
+        ):
+            with self._autocast():
+                loss = nn.functional.cross_entropy(member.net(self._augmented(batch, expert, step)), batch.y)
+            member.optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            if nn.utils.get_total_norm(gradients(member.net)).isfinite():
+                member.optimiser.step()
+        for buffer, before in buffers:
+            buffer.copy_(before)
+        if member.average is not None:
+            member.average.update(skip=torch.zeros((), device=self.device))
+
     def train_run(
         self,
         expert: int,

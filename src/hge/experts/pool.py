@@ -61,6 +61,12 @@ class ExpertPool(Protocol):
         If the loss or its gradient is not finite, nothing is trained and NaN is returned.
         """
 
+    def rehearse(self, expert: int, batch: Batch, step: int) -> None:
+        """Take one optimiser step on rows that the expert remembers.
+
+        Its score and all running statistics are unchanged, and so is everything if the gradient is not finite.
+        """
+
     def train_run(
         self,
         expert: int,

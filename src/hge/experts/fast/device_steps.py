@@ -116,6 +116,22 @@ class Steps:
                 for name, own in self.store.score.gate_tensors().items():
                     self.store.gates.tensors[name].index_copy_(0, self.expert_index, own.detach()[None])
 
+    def rehearse(self, x: Tensor, y: Tensor, augmentation: Tensor | None) -> Tensor:
+        """Update the network alone; running statistics are unchanged. Returns the loss."""
+        with self.store.arithmetic():
+            before, skip = self.store.running.clone(), torch.zeros_like(self.stopped)
+            with self.store.autocast(), self._training_mode(len(x)):
+                loss = nn.functional.cross_entropy(self.store.net(flip_and_crop(self.store.prepare(x), augmentation)), y)
+            self.store.optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            gradients = [p.grad for p in self.store.weights if p.grad is not None]
+            torch._amp_foreach_non_finite_check_and_unscale_(gradients, skip, self.one)
+            masked_step(self.store.optimiser, skip)
+            self.store.running.copy_(before)
+            if self.store.average is not None:
+                self.store.average.update(skip)
+        return loss.detach()
+
     @contextmanager
     def _training_mode(self, rows: int) -> Iterator[None]:
         """Switch BatchNorm to running statistics for a single row; otherwise the network stays in training mode."""

@@ -119,6 +119,15 @@ class StackedPool:
         """Take one optimiser step on the expert and train its score, whatever the loss."""
         return next(self.train_run(expert, [(step, batch)], LossStats(count=2, mean=inf), 0.0), nan)
 
+    def rehearse(self, expert: int, batch: Batch, step: int) -> None:
+        """Take one optimiser step on the network alone."""
+        self.store.activate(expert)
+        self.refused = NONE_REFUSED
+        with self._seeded(expert, step):
+            augmentation = self.spec.draw_augmentation(self.keys, expert, step, len(batch), self.device)
+            self._run("rehearse", self.steps.rehearse, batch.x, batch.y, augmentation)
+        self.store.versions[expert] += 1
+
     def train_run(
         self,
         expert: int,

@@ -1,0 +1,103 @@
+"""The files of `hge evaluate`: result.json, and the check that a folder holds nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hge.experiments.run_files import write_json
+from hge.experiments.stream_advice import advise
+from hge.experiments.stream_evaluation import MethodResult, StreamPlan, segment_starts, sliding_accuracy
+from hge.experiments.stream_opponents import STREAM_METHODS
+
+RESULT, REPORT = "result.json", "report.html"
+KIND = "stream evaluation"
+WINDOWS = 50
+"""The window of accuracy over time is this part of the stream."""
+
+
+def claim_folder(folder: Path) -> None:
+    """Raise an error if the folder holds files that `hge evaluate` did not write."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise ValueError(f"out: got {folder}, expected a folder")
+    own = {RESULT, REPORT} if is_evaluation(folder) else set()
+    others = sorted(path.name for path in folder.iterdir() if path.name not in own)
+    if others:
+        shown = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
+        raise ValueError(f"out: {folder} holds files of another origin ({shown}), expected a new or empty folder")
+
+
+def clear_folder(folder: Path) -> None:
+    """Delete the files of an earlier evaluation; `claim_folder` comes first."""
+    for name in (RESULT, REPORT):
+        (folder / name).unlink(missing_ok=True)
+
+
+def is_evaluation(folder: Path) -> bool:
+    """Return whether the folder holds the result of an evaluation."""
+    try:
+        return bool(json.loads((folder / RESULT).read_text(encoding="utf-8")).get("kind") == KIND)
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def read_evaluation(folder: Path) -> dict[str, Any]:
+    """Read the result of an evaluation."""
+    if not is_evaluation(folder):
+        raise ValueError(f"{folder}: no {RESULT} of an evaluation there; expected what `hge evaluate` wrote")
+    result: dict[str, Any] = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+    return result
+
+
+def write_evaluation(
+    folder: Path,
+    plan: StreamPlan,
+    found: Sequence[MethodResult],
+    protocol: dict[str, Any],
+    *,
+    interrupted: bool = False,
+) -> dict[str, Any]:
+    """Write result.json; return its content."""
+    window = max(plan.batch, len(plan.counted) // WINDOWS)
+    methods = [_as_json(result, plan, window) for result in found]
+    held_out = sum(len(y) for _, y in plan.held_out)
+    advice = "Interrupted: no advice." if interrupted else advise(methods, len(plan.counted), held_out)
+    result = {
+        "kind": KIND,
+        "interrupted": interrupted,
+        "rows": len(plan.y),
+        "rows_counted": len(plan.counted),
+        "rows_held_out": held_out,
+        "segment_starts": segment_starts(len(plan.y), len(plan.held_out)).tolist(),
+        "window": window,
+        "methods": methods,
+        "advice": advice,
+        "protocol": protocol,
+    }
+    write_json(folder / RESULT, result)
+    return result
+
+
+def _as_json(result: MethodResult, plan: StreamPlan, window: int) -> dict[str, Any]:
+    places, accuracy = sliding_accuracy(result.correct, window)
+    figures = dict(result.figures)
+    if "switches" in figures:
+        last = len(plan.learned) - 1
+        figures["switches"] = [
+            {"row": int(plan.learned[min(switch["learned"], last)]), "expert": switch["expert"], "new": switch["new"]}
+            for switch in figures["switches"]
+        ]
+    return {
+        "name": result.name,
+        "about": STREAM_METHODS[result.name].about,
+        "accuracy": round(result.accuracy, 3),
+        "retention": None if result.retention is None else round(result.retention, 3),
+        "by_segment": [round(value, 3) for value in result.by_concept],
+        "seconds": round(result.seconds, 3),
+        **figures,
+        "curve": {"rows": plan.counted[places].tolist(), "accuracy": accuracy.round(2).tolist()},
+    }

@@ -133,7 +133,7 @@ def test_the_command_takes_a_run_or_a_folder_of_results(tracked: Any, tmp_path: 
     folder, result = tracked
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "run.json").write_text(json.dumps(result))
-    for place, title in ((folder, "What happened"), (tmp_path / "results", "what was measured")):
+    for place, title in ((folder, "What happened"), (tmp_path / "results", "Gated Experts: results")):
         assert hge("report", str(place), cwd=tmp_path).returncode == 0
         assert title in (place / "report.html").read_text()
     (tmp_path / "empty").mkdir()

@@ -60,6 +60,14 @@ class LearnerConfig:
     """Let newcomers that were never promoted predict, too."""
     joint: bool = False
     """Predict with the joint score (experts/joint), which is refitted to the replay during the stream."""
+    label_evidence: bool = False
+    """Labels that an expert was not trained on count against it, and a batch that the gate's choice refuses goes to any
+    other expert that accepts it. False: only newcomers are asked, as in the paper."""
+    error_rate: float = 0.0
+    """Probability that outliers are taken for a new task, at which a review begins before R is full
+    (`switch_detection.OutlierRate`). 0: only when R is full, as in the paper."""
+    memory_rows: int = 0
+    """Rows that each expert keeps for its companions (experts/companions) and for rehearsal. 0: neither."""
     signed_deviation: bool = False
     """The paper's deviation as written, which diverges; kept for the test that shows this.
     Experimental: no published result uses it."""
@@ -73,6 +81,8 @@ class LearnerConfig:
         _require(self.max_experts >= 0, "max_experts", self.max_experts, "0 or more")
         _require(self.review_threshold >= 0, "review_threshold", self.review_threshold, "0 or more")
         _require(0 < self.path_coverage <= 1, "path_coverage", self.path_coverage, "above 0 and at most 1")
+        _require(0 <= self.error_rate < 1, "error_rate", self.error_rate, "at least 0 and below 1")
+        _require(self.memory_rows >= 0, "memory_rows", self.memory_rows, "0 or more")
         _require(self.promotion_window >= 1, "promotion_window", self.promotion_window, "at least 1")
         _require(0 <= self.promotion_rate < 1, "promotion_rate", self.promotion_rate, "at least 0 and below 1")
 

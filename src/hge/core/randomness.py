@@ -29,6 +29,7 @@ Purpose = Literal[
     "directions",
     "tree",
     "blend",
+    "rehearsal",
 ]
 
 

@@ -64,4 +64,7 @@ def _config(model: Any) -> LearnerConfig:
         sticky=model.sticky,
         newcomers_answer=model.newcomers_answer,
         joint=model.joint,
+        label_evidence=model.label_evidence,
+        error_rate=model.error_rate,
+        memory_rows=model.memory_rows,
     )

@@ -181,6 +181,8 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
         result = np.zeros((len(x), len(self.classes_)))
         if self.mixture:
             result[:, columns] = self._answerer.mixture(x, len(columns))
+        elif self.routing == "stream" and self.memory_rows and not self.joint:
+            result[:, columns] = self._answerer.stream_probabilities(x, len(columns))
         else:
             routes = self._answerer.route(x, self.routing)
             result[:, columns] = self._answerer.probabilities(x, routes, len(columns))

@@ -25,11 +25,14 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         autoencoder: str | AutoencoderFactory = "mlp",
         batch_size: int = 32,
         epochs: int = 10,
-        routing: Routing = "sample",
+        routing: Routing = "stream",
         class_capacity: int = 64,
         organisation: Literal["flat", "tree", "lca"] = "flat",
         max_experts: int = 0,
         on_bad_batch: OnBadBatch = "raise",
+        memory_rows: int = 1000,
+        label_evidence: bool = True,
+        error_rate: float = 1e-4,
         recent_capacity: int = 6,
         epsilon: float = 4.0,
         review: bool = True,
@@ -40,8 +43,8 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         newcomers_answer: bool = True,
         components: int = 0,
         kl_weight: float | Literal["elbo"] = 1.0,
-        optimiser: Literal["sgd", "adam"] = "sgd",
-        lr: float = 0.05,
+        optimiser: Literal["sgd", "adam"] = "adam",
+        lr: float = 0.003,
         momentum: float = 0.9,
         weight_decay: float = 1e-4,
         average: float = 0.0,
@@ -79,9 +82,10 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
             `partial_fit`, or until `flush()`.
         epochs : int, default=10
             Number of passes of `fit` over its rows; `partial_fit` makes one pass.
-        routing : {"sample", "batch", "window"}, default="sample"
-            At prediction, select an expert for each row independently ("sample"), or one for all rows of the call
-            ("batch"). "window" treats the rows as consecutive rows of a stream that seldom changes; it requires a
+        routing : {"stream", "sample", "batch", "window"}, default="stream"
+            At prediction, weigh the experts by what the inputs say and, as far as they say nothing, by which expert was
+            in use last ("stream"; with `joint=True` or `memory_rows=0` the same as "sample"). Or select an expert for
+            each row independently ("sample"), or one for all rows of the call ("batch"). "window" treats the rows as consecutive rows of a stream that seldom changes; it requires a
             likelihood: `joint=True`, or any `gate_score` but "autoencoder". A mixture ignores `routing`.
         class_capacity : int, default=64
             Maximum number of classes: the number of outputs of every expert. Labels need not be known in advance.
@@ -95,9 +99,18 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
             Whether `partial_fit` raises an error or skips the call, recording an event, if its rows cannot be learned
             (NaN, wrong shape, unknown labels, no rows). The model is unchanged either way. Invalid parameters always
             raise an error.
+        memory_rows : int, default=1000
+            Rows that each expert keeps. They are rehearsed, and at prediction the nearest of them and a linear model are
+            pooled with the network, by how right each has been. 0: the network alone.
+        label_evidence : bool, default=True
+            In training, count labels that an expert was not trained on against it, and let any expert that accepts a
+            batch be trained on it, not only the gate's choice.
+        error_rate : float, default=1e-4
+            A new task is tested for as soon as the batches refused in a row are less probable than this, if they were
+            outliers; at least two batches. 0: only when the buffer of recent batches is full, as in the paper.
         recent_capacity : int, default=6
-            Batches in R, the buffer of recent batches. A new task is tested for when all but one of them have a loss
-            above the bound, so a task of fewer batches cannot be found. The paper has 20.
+            Batches in R, the buffer of recent batches. A new task is tested for at the latest when all but one of them
+            were refused. The paper has 20.
         epsilon : float, default=4.0
             A batch has a high loss for an expert above mean + `epsilon` · deviation of the expert's training losses.
         review : bool, default=True
@@ -119,9 +132,9 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
             64.
         kl_weight : float or "elbo", default=1.0
             Weight of the autoencoder's KL divergence; 1 is the paper's, "elbo" is 1 / number of inputs.
-        optimiser : {"sgd", "adam"}, default="sgd"
+        optimiser : {"sgd", "adam"}, default="adam"
             Optimiser of the experts' networks and autoencoders.
-        lr : float, default=0.05
+        lr : float, default=0.003
             Learning rate.
         momentum : float, default=0.9
             Momentum of "sgd".
@@ -155,6 +168,9 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         self.organisation = organisation
         self.max_experts = max_experts
         self.on_bad_batch = on_bad_batch
+        self.memory_rows = memory_rows
+        self.label_evidence = label_evidence
+        self.error_rate = error_rate
         self.recent_capacity = recent_capacity
         self.epsilon = epsilon
         self.review = review

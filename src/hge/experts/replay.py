@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from hge.core.config import LearnerConfig
 from hge.core.types import Batch
+from hge.gating.label_evidence import LabelCounts
 from hge.gating.switch_detection import LossStats
 
 
@@ -50,6 +51,8 @@ class Expert:
     id: int
     losses: LossStats
     replay: Replay
+    labels: LabelCounts = field(default_factory=LabelCounts)
+    """Labels on which it was trained; counted only if labels count as evidence."""
     undone: int = 0
     """Number of batches whose training was undone by rollbacks, plus the number of rollbacks."""
 

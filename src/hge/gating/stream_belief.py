@@ -74,15 +74,18 @@ class StreamBelief:
         """
         self._grow(experts)
         likelihood = np.log(self._emissions()[:, choices])  # [hypotheses, rows]
-        first = self._in_use_first(experts)
-        together = np.log(STAYS * first + (1 - STAYS) / experts)[:, None] + likelihood.sum(axis=1, keepdims=True)
-        alone = np.log(CONTINUES * first + (1 - CONTINUES) * self._any(experts))[:, None] + likelihood
+        in_use = np.eye(experts + 1)[self.in_use]
+        any_expert = np.append(np.full(experts, 1 / experts), 0.0)
+        with np.errstate(divide="ignore"):  # without rows set aside, theirs is impossible
+            together = np.log(STAYS * in_use + (1 - STAYS) * any_expert)[:, None] + likelihood.sum(axis=1, keepdims=True)
+            alone = np.log(CONTINUES * in_use + (1 - CONTINUES) * any_expert)[:, None] + likelihood
         as_one = logsumexp(together)
         as_many = logsumexp(alone, axis=0).sum()
         continues = 1 / (1 + np.exp(np.clip(as_many - as_one + np.log(1 / CONTINUES - 1), -500, 500)))
         one: FloatArray = np.exp(together - as_one)
         many: FloatArray = np.exp(alone - logsumexp(alone, axis=0))
-        return continues * one + (1 - continues) * many
+        posterior: FloatArray = continues * one + (1 - continues) * many
+        return posterior
 
     def state(self) -> dict[str, Any]:
         """Return the state as JSON values."""
@@ -108,16 +111,9 @@ class StreamBelief:
         emissions: FloatArray = counts / counts.sum(axis=1, keepdims=True)
         return emissions
 
-    def _in_use_first(self, experts: int) -> FloatArray:
-        """Return [experts + 1]: 1 for the expert in use, or for the rows set aside if they came last."""
-        return np.eye(experts + 1)[self.in_use]
-
-    def _any(self, experts: int) -> FloatArray:
-        """Return [experts + 1]: equal probabilities of all experts; rows set aside are only possible if they came last."""
-        return np.append(np.full(experts, 1 / experts), 1e-12)
-
 
 def _included(counts: FloatArray, choices: IntArray) -> FloatArray:
     """Return the counts with more rows, limited to `REMEMBERED` in all."""
     counts = counts + np.bincount(choices, minlength=len(counts))
-    return counts * min(1.0, REMEMBERED / counts.sum())
+    limited: FloatArray = counts * min(1.0, REMEMBERED / max(float(counts.sum()), 1.0))
+    return limited

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from math import inf, sqrt
 from typing import Any, Generic, TypeVar
 
@@ -102,6 +103,11 @@ class RecentBuffer(Generic[T]):
         return all(entry.high_loss for entry in self.entries)
 
     @property
+    def trailing(self) -> int:
+        """Number of batches of high loss since the last one that was accepted."""
+        return sum(1 for _ in takewhile(lambda entry: entry.high_loss, reversed(self.entries)))
+
+    @property
     def calm(self) -> bool:
         """Whether there is no sign of a switch: the last two batches are not both of high loss."""
         return not (len(self.entries) >= 2 and self.entries[-1].high_loss and self.entries[-2].high_loss)
@@ -151,6 +157,29 @@ class WholeBatch:
         if kind is not None:
             entries, self.recent.previous_expert = self.before
             self.recent.entries = deque(entries)
+
+
+@dataclass
+class OutlierRate:
+    """How often a batch is refused although its task has not changed, and what several such batches in a row say.
+
+    >>> rate = OutlierRate()
+    >>> [rate.enough(in_a_row, batches=100, error_rate=1e-4) for in_a_row in (1, 2)]
+    [False, True]
+    >>> rate.outliers = 10  # a stream of which a tenth is refused
+    >>> [rate.enough(in_a_row, batches=100, error_rate=1e-4) for in_a_row in (2, 3, 4, 5)]
+    [False, False, False, True]
+    """
+
+    outliers: int = 0
+
+    def enough(self, in_a_row: int, batches: int, error_rate: float) -> bool:
+        """Return whether that many refused batches in a row are less probable than the error rate, if outliers.
+
+        The rate has a prior of one outlier in twenty batches. A single batch is never enough.
+        """
+        rate = (self.outliers + 1) / (batches + 20)
+        return in_a_row >= 2 and rate**in_a_row <= error_rate
 
 
 def z_score(replay_losses: Sequence[float], recent_losses: Sequence[float]) -> float:

@@ -18,7 +18,7 @@ from hge.experts.pool import ExpertPool, scorer, sketcher
 from hge.experts.replay import Expert, ReplayBatch
 from hge.gating.promotion import Organisation
 from hge.gating.shortlist import Shortlist
-from hge.gating.switch_detection import RecentBuffer, RecentEntry
+from hge.gating.switch_detection import OutlierRate, RecentBuffer, RecentEntry
 from hge.gating.tree import ROOT, Routes, ScoreExperts, Tree
 from hge.learning.look import Look
 from hge.learning.online import Answers, Step
@@ -28,6 +28,7 @@ from hge.learning.rollback import Guard
 from hge.learning.routing import Answerer
 from hge.learning.runs import learn_in_runs
 from hge.learning.state import Snapshot, restore, take_snapshot
+from hge.learning.stream_memory import StreamMemory
 from hge.learning.upkeep import Upkeep
 
 Trained = tuple[tuple[int, int], ...]
@@ -42,6 +43,7 @@ class Learner:
         self.experts: list[Expert] = []
         self.recent: RecentBuffer[Batch] = RecentBuffer(config.recent_capacity)
         """R."""
+        self.outlier_rate = OutlierRate()
         self.steps = 0
         self.last_used = 0
         self.last_node = ROOT
@@ -62,6 +64,8 @@ class Learner:
         """E and E_new."""
         self.upkeeps: list[Upkeep] = [upkeep for upkeep in (self.shortlist, self.calibration) if upkeep is not None]
         self.review = Review(pool, config, emit)
+        self.memory = StreamMemory(config, pool, keys) if config.memory_rows else None
+        """Companions of the experts, and the belief about who predicts next."""
 
     @property
     def tree(self) -> Tree:
@@ -84,6 +88,8 @@ class Learner:
             taken, queried, trained = self._ge(entry)
             for upkeep in self.upkeeps:
                 upkeep.after_batch(entry.step, len(self.experts), self.replays.batches_trained)
+            if self.memory is not None:
+                self.memory.after_batch(None if entry.high_loss else entry.expert, entry.batch, self.experts)
             self.steps += 1
         return Step(entry.step, taken.expert.id, taken.loss, taken.bound, not taken.accepts, queried, trained)
 
@@ -119,6 +125,9 @@ class Learner:
                 trained = self.train(newcomer.expert, entry)
                 self.organisation.accepted(self.steps, newcomer.expert.id, lower, best.path)
                 taken = newcomer
+            elif (other := self._accepting_other(entry)) is not None:
+                trained = self.train(other.expert, entry)
+                taken = other
             else:
                 self.emit(events.BatchSetAside(entry.step, best.expert.id, best.loss, best.bound))
         else:
@@ -130,6 +139,10 @@ class Learner:
             # Detect task switches
             if self.recent.all_high_loss:
                 trained += self._review()
+        if self.outlier_rate.enough(self.recent.trailing, self.steps, self.config.error_rate):
+            while not self.recent.all_high_loss:
+                trained += self.process_outlier()
+            trained += self._review()
         return taken, best.queried, trained
 
     def process_outlier(self) -> Trained:
@@ -139,6 +152,7 @@ class Learner:
         if last.high_loss:
             previous = self.experts[self.recent.previous_expert]
             trained = self.train(previous, last)
+            self.outlier_rate.outliers += 1
             self.emit(events.OutlierSettled(self.steps, last.step, previous.id))
         self.recent.popleft()
         return trained
@@ -163,6 +177,8 @@ class Learner:
             expert = self.new_expert()
             self.organisation.created(expert.id)
             self.emit(events.ExpertCreated(self.steps, expert.id, len(entries)))
+        else:
+            self.outlier_rate.outliers += len(entries)
         trained = self._train_all(expert, entries)
         self.recent.clear()
         return trained
@@ -208,20 +224,32 @@ class Learner:
         looks = [self._look(expert, entry) for expert in self.newcomers]
         return min((look for look in looks if look.accepts), key=lambda look: look.loss, default=None)
 
+    def _accepting_other(self, entry: RecentEntry[Batch]) -> Look | None:
+        """Return the expert with the lowest loss among all that accept the batch, if labels count as evidence."""
+        if not self.config.label_evidence:
+            return None
+        looks = [self._look(expert, entry) for expert in self.tree.experts]
+        return min((look for look in looks if look.accepts), key=lambda look: look.loss, default=None)
+
     def _look(self, expert: int, entry: RecentEntry[Batch]) -> Look:
         """Compare an expert's loss on the batch with the expert's bound, without training."""
         member = self.experts[expert]
         loss = self.guard.loss(member, entry.batch, entry.step, self.steps)
-        return Look(member, loss, member.losses.bound(self.config.epsilon))
+        admitted = not self.config.label_evidence or member.labels.admits(entry.batch.y.tolist())
+        return Look(member, loss, member.losses.bound(self.config.epsilon), admitted)
 
     def train(self, expert: Expert, entry: RecentEntry[Batch]) -> Trained:
         """Train on a new batch or one from R; add its loss to the statistics and the batch to the replay."""
         self.guard.take(expert, self.steps)
+        if self.memory is not None:
+            self.memory.learn(expert, entry.batch)
         loss = self.pool.train(expert.id, entry.batch, entry.step)
         entry.expert = expert.id
         trained: Trained = ()
         if isfinite(loss):
             trained = self.remember(expert, entry, loss)
+            if self.memory is not None:
+                self.memory.rehearse(expert, entry.batch, entry.step)
         else:
             self.emit(events.UpdateSkipped(self.steps, expert.id, entry.step))
             self.guard.mend(expert, self.steps)
@@ -237,6 +265,8 @@ class Learner:
     def remember(self, expert: Expert, entry: RecentEntry[Batch], loss: float) -> Trained:
         """Add a batch that an expert was trained on to its loss statistics and its replay."""
         expert.losses.update(loss)
+        if self.config.label_evidence:
+            expert.labels.update(entry.batch.y.tolist())
         key = self.keys.integer("replay", entry.step, expert.id)
         expert.replay.add(ReplayBatch(entry.step, entry.batch), key)
         return ((entry.step, expert.id),)

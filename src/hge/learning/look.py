@@ -20,6 +20,8 @@ class Look:
     expert: Expert
     loss: float
     bound: float
+    admitted: bool = True
+    """Whether its labels are those that the expert was trained on, as far as labels count as evidence."""
     score: float = nan
     """The expert's score for the batch, if the gate computed it."""
     path: tuple[int, ...] = ()
@@ -31,8 +33,8 @@ class Look:
 
     @property
     def accepts(self) -> bool:
-        """Whether the loss is within the expert's bound."""
-        return self.loss <= self.bound
+        """Whether the loss is within the expert's bound, and the labels are not new to it."""
+        return self.admitted and self.loss <= self.bound
 
     @property
     def misfit(self) -> float:

@@ -17,7 +17,7 @@ from hge.experts.pool import ExpertPool
 from hge.gating.tree import FloatArray, Routes, Tree
 from hge.learning.state import Snapshot
 
-Routing = Literal["sample", "batch", "window"]
+Routing = Literal["stream", "sample", "batch", "window"]
 
 
 @dataclass(frozen=True)

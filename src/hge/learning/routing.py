@@ -39,11 +39,16 @@ class Answerer:
     def route(self, x: Tensor, routing: Routing) -> Routes:
         """Choose an expert per row, independently of the other rows, or one for all rows (`routing="batch"`).
 
-        `routing="window"` treats the rows as consecutive rows of a stream that seldom changes (`window_routing.py`).
+        `routing="stream"` starts from the expert in use (`gating/stream_belief.py`). `routing="window"` treats the rows as consecutive rows of a stream that seldom changes (`window_routing.py`).
 
         The gate chooses among the promoted experts. A newcomer then takes over a row if the difference between its
         score and the chosen expert's is below a threshold, set from that difference on the replay of both.
         """
+        if routing == "stream" and self.learner.memory is not None and self.calibration is None:
+            belief = self._belief(x)
+            with np.errstate(divide="ignore"):
+                scores = -np.log(belief[:-1])
+            return Routes(*self._places(scores), scores)
         if routing == "window":
             alone = self.route(x, "sample")
             scores = follow(np.where(np.isfinite(alone.scores), alone.scores, UNSUITABLE))
@@ -59,7 +64,31 @@ class Answerer:
 
     def probabilities(self, x: Tensor, routes: Routes, outputs: int) -> FloatArray:
         """Return [rows, outputs]: the chosen expert's softmax over the first `outputs` outputs."""
-        return ask(self.learner.pool, x, routes, outputs)
+        memory = self.learner.memory
+        if memory is None:
+            return ask(self.learner.pool, x, routes, outputs)
+        expert, result = np.broadcast_to(routes.expert, len(x)), np.zeros((len(x), outputs))
+        for e in np.unique(expert):
+            rows = np.flatnonzero(expert == e)
+            for part in np.split(rows, range(ROWS_AT_ONCE, len(rows), ROWS_AT_ONCE)):
+                result[part] = memory.probabilities(int(e), x[torch.from_numpy(part)].to(self.learner.pool.device), outputs)
+        return result
+
+    def stream_probabilities(self, x: Tensor, outputs: int) -> FloatArray:
+        """Return [rows, outputs]: class probabilities of all experts, weighted by the belief in each."""
+        memory, belief, device = self.learner.memory, self._belief(x), self.learner.pool.device
+        assert memory is not None
+        parts = zip(torch.split(x, ROWS_AT_ONCE), np.split(belief, range(ROWS_AT_ONCE, len(x), ROWS_AT_ONCE), 1), strict=True)
+        recent = self.learner.recent
+        return np.concatenate([memory.mixture(rows.to(device), share, outputs, recent) for rows, share in parts])
+
+    def _belief(self, x: Tensor) -> FloatArray:
+        """Return [experts + 1, rows]: the belief that each row belongs to each expert, or to the rows set aside."""
+        memory, experts = self.learner.memory, len(self.learner.experts)
+        assert memory is not None
+        device = self.learner.pool.device
+        choices = [memory.choices(part.to(device), experts) for part in torch.split(x, ROWS_AT_ONCE)]
+        return memory.belief.posterior(np.concatenate(choices), experts)
 
     def mixture(self, x: Tensor, outputs: int) -> FloatArray:
         """Return [rows, outputs]: class probabilities of the mixture of all experts; requires the joint score."""

@@ -64,6 +64,8 @@ def _run(learner: Learner, pulled: deque[Batch], stream: Iterator[Batch]) -> Ite
 
 def _length(learner: Learner, expert: Expert) -> int:
     """Return how many batches can be learned before anything but training the expert in use is due."""
+    if learner.memory is not None:
+        return 0  # companions and rehearsal follow every batch
     if expert.id in learner.newcomers or expert.losses.count < 2 or not learner.recent.calm:
         return 0
     if expert is not learner.guard.expert:

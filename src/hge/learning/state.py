@@ -13,6 +13,7 @@ from torch import Tensor
 from hge.core.types import Batch
 from hge.experts.pool import ExpertPool
 from hge.experts.replay import ReplayBatch
+from hge.gating.label_evidence import LabelCounts
 from hge.gating.switch_detection import LossStats, RecentEntry
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def take_snapshot(learner: Learner) -> Snapshot:
                 "batches": e.batches_trained,
                 "losses": asdict(e.losses),
                 "undone": e.undone,
+                "labels": [[label, count] for label, count in e.labels.items()],
                 "seen": e.replay.seen,
                 "remembered": [kept.step for kept in e.replay.kept],
             }
@@ -52,11 +54,13 @@ def take_snapshot(learner: Learner) -> Snapshot:
             "entries": [[entry.step, entry.expert, entry.refused_by] for entry in learner.recent],
         },
         "organisation": learner.organisation.state(),
+        "outliers": learner.outlier_rate.outliers,
         "shortlist": None if learner.shortlist is None else learner.shortlist.state(),
     }
     facts["guard"], good = learner.guard.state()
     facts["calibration"], joint = (None, {}) if learner.calibration is None else learner.calibration.state()
-    tensors = named("kept", good) | named("joint", joint) | named("shared", learner.pool.shared_state())
+    facts["memory"], memory = (None, {}) if learner.memory is None else learner.memory.state()
+    tensors = named("memory", memory) | named("kept", good) | named("joint", joint) | named("shared", learner.pool.shared_state())
     for place, entry in enumerate(learner.recent):
         put_batch(tensors, f"recent.{place}", entry.batch)
     experts = []
@@ -92,9 +96,11 @@ def _restore(learner: Learner, snapshot: Snapshot) -> None:
     for expert, own, fact in zip(learner.experts, snapshot.experts, facts["experts"], strict=True):
         learner.pool.load_state(expert.id, part("pool", own))
         expert.losses, expert.undone = LossStats(**fact["losses"]), fact["undone"]
+        expert.labels = LabelCounts({int(label): int(count) for label, count in fact["labels"]})
         expert.replay.seen = fact["seen"]
         batches = [get_batch(own, f"replay.{place}", device) for place in range(len(fact["remembered"]))]
         expert.replay.kept = [ReplayBatch(s, b) for s, b in zip(fact["remembered"], batches, strict=True)]
+    learner.outlier_rate.outliers = facts["outliers"]
     learner.steps, learner.last_used = facts["steps"], facts["last_used"]
     learner.evaluations.clear()
     learner.evaluations.update(facts["evaluations"])  # in place: shared with the replays
@@ -107,6 +113,8 @@ def _restore(learner: Learner, snapshot: Snapshot) -> None:
         learner.shortlist.load_state(shortlist)
     if guard is not None:
         learner.guard.load_state(learner.experts[guard["expert"]], guard, part("kept", snapshot.tensors))
+    if learner.memory is not None:
+        learner.memory.load_state(facts["memory"], part("memory", snapshot.tensors))
     if learner.calibration is not None and calibration is not None:
         learner.calibration.load_state(calibration, part("joint", snapshot.tensors))
 

@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from hge.experiments.evaluation_files import REPORT, read_evaluation
-from hge.experiments.run_files import write_whole
+from hge.experiments.run_files import write_atomically
 from hge.reporting.figures.evaluation import accuracy_over_time, retention_figure
 from hge.reporting.run_report import render
 
@@ -26,7 +26,7 @@ def write_evaluation_report(folder: Path) -> Path:
         curve_svg=Markup(accuracy_over_time(result)) if drawn else None,
         retention_svg=Markup(retention_figure(result)) if drawn else None,
     )
-    write_whole(folder / REPORT, page)
+    write_atomically(folder / REPORT, page)
     return folder / REPORT
 
 

@@ -1,0 +1,134 @@
+"""What a learner keeps beside its experts' networks to predict well from few rows: companions, and who is in use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import log
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hge.core.config import LearnerConfig
+from hge.core.randomness import Keys
+from hge.core.types import Batch
+from hge.experts.companions.companion import Companion, flat
+from hge.experts.companions.nearest import NearestRows
+from hge.experts.pool import ExpertPool
+from hge.experts.replay import Expert
+from hge.gating.stream_belief import StreamBelief
+from hge.gating.switch_detection import RecentBuffer
+from hge.gating.tree import FloatArray, IntArray
+
+REHEARSED = 96
+"""Remembered rows in a rehearsal step, beside those of the batch."""
+STEPS, YOUNG = 4, 60
+"""Rehearsal steps for each of an expert's first batches, and the number of these; then ever fewer."""
+NEGLIGIBLE = 0.01
+"""Probability below which a hypothesis about a row is ignored."""
+
+
+class StreamMemory:
+    """The companions of all experts, rehearsal of their rows, and the belief about the next rows of the stream."""
+
+    def __init__(self, config: LearnerConfig, pool: ExpertPool, keys: Keys) -> None:
+        self.rows, self.pool, self.keys = config.memory_rows, pool, keys
+        self.companions: dict[int, Companion] = {}
+        self.belief = StreamBelief()
+        self.classes = 0
+        """Number of outputs whose labels have been seen."""
+
+    def learn(self, expert: Expert, batch: Batch) -> None:
+        """Train an expert's companion on a batch; to be called before its network is trained on it."""
+        x, y = flat(batch.x), batch.y.cpu().numpy()
+        self.classes = max(self.classes, int(y.max()) + 1)
+        own = self.companions.setdefault(expert.id, Companion(x.shape[1], self.rows))
+        own.learn(x, y, self._network(expert.id, batch.x, self.classes))
+
+    def rehearse(self, expert: Expert, batch: Batch, step: int) -> None:
+        """Train an expert's network further on the batch and on remembered rows: often while it is young."""
+        trained = expert.batches_trained
+        for number in range(_steps_until(trained + 1) - _steps_until(trained)):
+            nearest = self.companions[expert.id].nearest
+            rows = self.keys.rng("rehearsal", step, expert.id, number).integers(0, len(nearest), REHEARSED)
+            x = torch.from_numpy(nearest.x[rows]).view(-1, *batch.x.shape[1:]).to(batch.x)
+            y = torch.from_numpy(nearest.y[rows]).to(batch.y)
+            self.pool.rehearse(expert.id, Batch(torch.cat([batch.x, x]), torch.cat([batch.y, y])), step)
+
+    def after_batch(self, accepted_by: int | None, batch: Batch, experts: Sequence[Expert]) -> None:
+        """Note which expert was trained on the batch, or that none was, and what the gate would have chosen."""
+        if len(experts) > len(self.belief.counts):
+            for expert in experts:
+                kept = [self.choices(kept.batch.x, len(experts)) for kept in expert.replay.kept]
+                self.belief.recount(expert.id, np.concatenate([np.zeros(0, np.int64), *kept]), len(experts))
+        choices = self.choices(batch.x, len(experts))
+        if accepted_by is None:
+            self.belief.set_aside(choices, len(experts))
+        else:
+            self.belief.learned(accepted_by, choices, len(experts))
+
+    def choices(self, x: Tensor, experts: int) -> IntArray:
+        """Return the gate's choice for each row, newcomers included."""
+        if experts == 1:
+            return np.zeros(len(x), np.int64)
+        chosen: IntArray = self.pool.scores(range(experts), x).argmin(axis=0)
+        return chosen
+
+    def probabilities(self, expert: int, x: Tensor, outputs: int) -> FloatArray:
+        """Return [rows, outputs]: an expert's class probabilities, its companion's opinion included."""
+        network = self._network(expert, x, outputs)
+        own = self.companions.get(expert)
+        return network if own is None else own.probabilities(flat(x), network)
+
+    def mixture(self, x: Tensor, posterior: FloatArray, outputs: int, recent: RecentBuffer[Batch]) -> FloatArray:
+        """Return [rows, outputs]: the experts' probabilities, weighted by the belief in each."""
+        result, weight = np.zeros((len(x), outputs)), np.where(posterior < NEGLIGIBLE, 0.0, posterior)
+        for hypothesis, share in enumerate(weight):
+            rows = np.flatnonzero(share)
+            if not len(rows):
+                continue
+            asked = x[torch.from_numpy(rows)]
+            if hypothesis < len(weight) - 1:
+                found = self.probabilities(hypothesis, asked, outputs)
+            else:
+                found = _from_rows_aside(asked, recent, outputs)
+            result[rows] += share[rows, None] * found
+        mixed: FloatArray = result / result.sum(axis=1, keepdims=True)
+        return mixed
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Return the state to save: JSON values, and tensors."""
+        tensors = {f"{e}.{name}": t for e, own in self.companions.items() for name, t in own.state().items()}
+        return {"belief": self.belief.state(), "classes": self.classes}, tensors
+
+    def load_state(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Restore what `state` returned."""
+        self.belief.load_state(facts["belief"])
+        self.classes = facts["classes"]
+        for expert in sorted({int(name.partition(".")[0]) for name in tensors}):
+            prefix = f"{expert}."
+            own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+            self.companions[expert] = Companion(len(own["linear.mean"]), self.rows)
+            self.companions[expert].load_state(own)
+
+    def _network(self, expert: int, x: Tensor, outputs: int) -> FloatArray:
+        logits = self.pool.logits(expert, x)[:, :outputs]
+        return np.asarray(logits.double().softmax(dim=1).cpu())
+
+
+def _steps_until(batches: int) -> int:
+    """Return the number of rehearsal steps of an expert that was trained on this many batches.
+
+    >>> [_steps_until(n) for n in (0, 1, 60, 120, 1000)]
+    [0, 4, 240, 406, 915]
+    """
+    return round(STEPS * (min(batches, YOUNG) + YOUNG * log(max(batches, YOUNG) / YOUNG)))
+
+
+def _from_rows_aside(x: Tensor, recent: RecentBuffer[Batch], outputs: int) -> FloatArray:
+    """Return [rows, outputs] by the nearest of the rows that no expert accepted."""
+    batches = [entry.batch for entry in recent if entry.high_loss]
+    aside = NearestRows(sum(map(len, batches)))
+    aside.add(flat(torch.cat([batch.x for batch in batches])), torch.cat([batch.y for batch in batches]).cpu().numpy())
+    return aside.probabilities(flat(x), outputs)

@@ -79,8 +79,8 @@ class Answerer:
         memory, belief, device = self.learner.memory, self._belief(x), self.learner.pool.device
         assert memory is not None
         parts = zip(torch.split(x, ROWS_AT_ONCE), np.split(belief, range(ROWS_AT_ONCE, len(x), ROWS_AT_ONCE), 1), strict=True)
-        recent = self.learner.recent
-        return np.concatenate([memory.mixture(rows.to(device), share, outputs, recent) for rows, share in parts])
+        aside = memory.rows_aside(self.learner.recent, self.learner.experts[self.learner.last_used])
+        return np.concatenate([memory.mixture(rows.to(device), share, outputs, aside) for rows, share in parts])
 
     def _belief(self, x: Tensor) -> FloatArray:
         """Return [experts + 1, rows]: the belief that each row belongs to each expert, or to the rows set aside."""

@@ -81,8 +81,8 @@ class StreamMemory:
         own = self.companions.get(expert)
         return network if own is None else own.probabilities(flat(x), network)
 
-    def mixture(self, x: Tensor, posterior: FloatArray, outputs: int, recent: RecentBuffer[Batch]) -> FloatArray:
-        """Return [rows, outputs]: the experts' probabilities, weighted by the belief in each."""
+    def mixture(self, x: Tensor, posterior: FloatArray, outputs: int, aside: NearestRows) -> FloatArray:
+        """Return [rows, outputs]: the probabilities of the experts and of the rows set aside, weighted by the belief."""
         result, weight = np.zeros((len(x), outputs)), np.where(posterior < NEGLIGIBLE, 0.0, posterior)
         for hypothesis, share in enumerate(weight):
             rows = np.flatnonzero(share)
@@ -92,10 +92,25 @@ class StreamMemory:
             if hypothesis < len(weight) - 1:
                 found = self.probabilities(hypothesis, asked, outputs)
             else:
-                found = _from_rows_aside(asked, recent, outputs)
+                found = aside.probabilities(flat(asked), outputs)
             result[rows] += share[rows, None] * found
         mixed: FloatArray = result / result.sum(axis=1, keepdims=True)
         return mixed
+
+    def rows_aside(self, recent: RecentBuffer[Batch], last_used: Expert) -> NearestRows:
+        """Return the rows that no expert has accepted so far, for prediction.
+
+        If most of their labels are known to the expert in use, and others are new, they add to what it knows: its rows are
+        among them. If all labels are known, the loss was too high, and they contradict it.
+        """
+        batches, aside = [entry.batch for entry in recent if entry.high_loss], NearestRows(2 * self.rows)
+        new = [label not in last_used.labels for batch in batches for label in batch.y.tolist()]
+        if last_used.id in self.companions and 0 < sum(new) < len(new) / 2:
+            known = self.companions[last_used.id].nearest
+            aside.add(known.x, known.y)
+        for batch in batches:
+            aside.add(flat(batch.x), batch.y.cpu().numpy())
+        return aside
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Return the state to save: JSON values, and tensors."""
@@ -124,11 +139,3 @@ def _steps_until(batches: int) -> int:
     [0, 4, 240, 406, 915]
     """
     return round(STEPS * (min(batches, YOUNG) + YOUNG * log(max(batches, YOUNG) / YOUNG)))
-
-
-def _from_rows_aside(x: Tensor, recent: RecentBuffer[Batch], outputs: int) -> FloatArray:
-    """Return [rows, outputs] by the nearest of the rows that no expert accepted."""
-    batches = [entry.batch for entry in recent if entry.high_loss]
-    aside = NearestRows(sum(map(len, batches)))
-    aside.add(flat(torch.cat([batch.x for batch in batches])), torch.cat([batch.y for batch in batches]).cpu().numpy())
-    return aside.probabilities(flat(x), outputs)

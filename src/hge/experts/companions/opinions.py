@@ -6,7 +6,7 @@ import numpy as np
 
 from hge.experts.companions.nearest import FloatArray, Labels
 
-DOUBT = 0.02
+DOUBT = 0.05
 """Share of a uniform distribution in every opinion, so that no model can rule a class out."""
 RATE = 0.1
 """Step of the weights for a batch."""

@@ -16,7 +16,7 @@ from hge.gating.tree import FloatArray, IntArray
 
 STAYS = 0.99
 """Probability that the next rows belong to the expert in use, if they continue the stream."""
-CONTINUES = 0.5
+CONTINUES = 0.7
 """Probability that the rows of a call continue the stream; otherwise each may belong to any expert."""
 REMEMBERED = 300.0
 """Rows from which the gate's choices are estimated; older ones count less and less."""
@@ -78,7 +78,7 @@ class StreamBelief:
         any_expert = np.append(np.full(experts, 1 / experts), 0.0)
         with np.errstate(divide="ignore"):  # without rows set aside, theirs is impossible
             together = np.log(STAYS * in_use + (1 - STAYS) * any_expert)[:, None] + likelihood.sum(axis=1, keepdims=True)
-            alone = np.log(CONTINUES * in_use + (1 - CONTINUES) * any_expert)[:, None] + likelihood
+            alone = np.log(any_expert)[:, None] + likelihood
         as_one = logsumexp(together)
         as_many = logsumexp(alone, axis=0).sum()
         continues = 1 / (1 + np.exp(np.clip(as_many - as_one + np.log(1 / CONTINUES - 1), -500, 500)))

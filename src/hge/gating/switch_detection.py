@@ -168,7 +168,7 @@ class OutlierRate:
     [False, True]
     >>> rate.outliers = 10  # a stream of which a tenth is refused
     >>> [rate.enough(in_a_row, batches=100, error_rate=1e-4) for in_a_row in (2, 3, 4, 5)]
-    [False, False, False, True]
+    [False, False, True, True]
     """
 
     outliers: int = 0

@@ -58,10 +58,8 @@ class StreamMemory:
 
     def after_batch(self, accepted_by: int | None, batch: Batch, experts: Sequence[Expert]) -> None:
         """Note which expert was trained on the batch, or that none was, and what the gate would have chosen."""
-        if len(experts) > len(self.belief.counts):
-            for expert in experts:
-                kept = [self.choices(kept.batch.x, len(experts)) for kept in expert.replay.kept]
-                self.belief.recount(expert.id, np.concatenate([np.zeros(0, np.int64), *kept]), len(experts))
+        if len(experts) > 1 and accepted_by is not None and _is_power_of_two(experts[accepted_by].batches_trained):
+            self._recount(experts)
         choices = self.choices(batch.x, len(experts))
         if accepted_by is None:
             self.belief.set_aside(choices, len(experts))
@@ -127,9 +125,19 @@ class StreamMemory:
             self.companions[expert] = Companion(len(own["linear.mean"]), self.rows)
             self.companions[expert].load_state(own)
 
+    def _recount(self, experts: Sequence[Expert]) -> None:
+        """Compare the gate's choices with the replay: those noted while an expert was young are outdated soon."""
+        for expert in experts:
+            kept = [self.choices(kept.batch.x, len(experts)) for kept in expert.replay.kept]
+            self.belief.recount(expert.id, np.concatenate([np.zeros(0, np.int64), *kept]), len(experts))
+
     def _network(self, expert: int, x: Tensor, outputs: int) -> FloatArray:
         logits = self.pool.logits(expert, x)[:, :outputs]
         return np.asarray(logits.double().softmax(dim=1).cpu())
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number.bit_count() == 1
 
 
 def _steps_until(batches: int) -> int:

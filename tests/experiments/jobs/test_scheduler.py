@@ -394,9 +394,9 @@ def workers_of(group: int) -> list[Path]:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 def test_ctrl_c_leaves_a_state_to_go_on_from(tmp_path: Path) -> None:
-    [job] = jobs_of([("split-digits", "ge")], epochs_scale=1.0)
-    options = ["--scenario", "split-digits", "--method", "ge", "--seeds", "1", "--device", "cpu"]
-    command = [sys.executable, "-m", "hge", "reproduce", *options, "--checkpoint-every", "100000"]
+    [job] = jobs_of([("split-digits", "ge")], epochs_scale=0.3)
+    options = ["--scenario", "split-digits", "--method", "ge", "--seeds", "1", "--epochs-scale", "0.3"]
+    command = [sys.executable, "-m", "hge", "reproduce", *options, "--device", "cpu", "--checkpoint-every", "100000"]
     process = subprocess.Popen(
         command,
         cwd=tmp_path,

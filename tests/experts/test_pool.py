@@ -68,7 +68,10 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device(request.param)
 
 
-@pytest.fixture(params=SPECS)
+@pytest.fixture(
+    params=[pytest.param(n, marks=pytest.mark.slow) if s.net is small_resnet else n for n, s in SPECS.items()],
+    ids=SPECS,
+)
 def spec(request: pytest.FixtureRequest) -> PoolSpec:
     return SPECS[request.param]
 

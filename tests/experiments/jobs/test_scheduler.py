@@ -340,7 +340,10 @@ def test_what_a_dry_run_prints_can_be_run(tmp_path: Path) -> None:
         ([], "table: got nothing, expected --table, --figure, --jobs, or --scenario with --method"),
         (["--jobs", "some.jsonl", "--seeds", "5"], "jobs: got --seeds beside --jobs, whose file says what is run"),
         (["--jobs", "missing.jsonl"], "missing.jsonl"),
-        (["--table", "4", "--data", "."], "data: got no cifar10, cifar100, mnist, tiny-imagenet in ., expected all"),
+        (
+            ["--table", "4", "--data", ".", "--seeds", "1"],
+            "data: got no cifar10, cifar100, mnist, tiny-imagenet in ., expected all",
+        ),
         (["--scenario", "split-digits", "--method", "ge", "--set", "tasks=9"], "tasks: got 9, expected at most 5"),
         (["--scenario", "split-digits", "--method", "ge", "--results", "/dev/null/x"], "/dev/null/x/reproduced"),
         (["--scenario", "split-digits", "--method", "ge", "--work", "/dev/null/x"], "/dev/null/x"),

@@ -161,6 +161,7 @@ def test_the_command_says_which_file_and_what_to_do(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_record_that_was_shortened_is_told(tmp_path: Path) -> None:
     with pytest.raises(CutOffError):
         run(config_of("ge"), tmp_path, cut_off_at(100), checkpoint_every=41)

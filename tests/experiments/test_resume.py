@@ -155,7 +155,7 @@ def test_resuming_nothing_begins_at_the_beginning(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs kill -9")
 def test_kill_minus_nine(tmp_path: Path) -> None:
     """The command itself, killed at random moments, also while it writes a checkpoint."""
-    options = ["run", "recurring-digits", "--epochs-scale", "0.3", "--device", "cpu", "--checkpoint-every", "7"]
+    options = ["run", "recurring-digits", "--epochs-scale", "0.15", "--device", "cpu", "--checkpoint-every", "7"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     assert hge(*options, "--out", "whole", cwd=tmp_path).returncode == 0
     folder, moments, kills = tmp_path / "killed", random.Random(7), 0

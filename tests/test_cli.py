@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from helpers.command import hge
 from hge.cli import run as cli
 from hge.data.catalogue import SCENARIOS
 from hge.experiments.recipes import build_config
 from hge.experiments.runner import run
 
-pytestmark = pytest.mark.slow  # a process each
 RESULT_KEYS = {
     "accuracy_sample",
     "accuracy_batch",
@@ -38,12 +39,13 @@ RESULT_KEYS = {
 PROTOCOL_KEYS = {"scenario", "method", "score", "routing", "batch_size", "epochs", "seed", "commit", "versions"}
 
 
-def hge(*arguments: str, cwd: Path, columns: int = 120) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"COLUMNS": str(columns), "OMP_NUM_THREADS": "1"}
+def in_a_process(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"COLUMNS": "120", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "hge", *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=environment, timeout=120, check=False)
 
 
+@pytest.mark.slow
 def test_run_writes_its_files(tmp_path: Path) -> None:
     done = hge(
         *("run", "permuted-digits", "--tasks", "2", "--epochs-scale", "0.2", "--seed", "3", "--out", "here"),
@@ -72,9 +74,10 @@ def test_run_writes_its_files(tmp_path: Path) -> None:
     assert (folder / "report.html").read_text() == html
 
 
+@pytest.mark.slow
 def test_demo_shows_a_table_and_writes_a_report(tmp_path: Path) -> None:
     started = time.monotonic()
-    done = hge("demo", cwd=tmp_path)
+    done = in_a_process("demo", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - started < 60
     for text in ("single samples", "batches of 32", "gate accuracy", "switches missed", "delay", "report.html"):
@@ -130,6 +133,13 @@ def test_wrong_calls_end_with_one_line_and_exit_code_2(arguments: list[str], mes
     assert not list(tmp_path.iterdir()), "nothing was made"
 
 
+@pytest.mark.slow
+def test_a_process_tells_a_wrong_call_as_main_does(tmp_path: Path) -> None:
+    arguments = ("run", "split-digits", "--seed", "-1")
+    done, here = in_a_process(*arguments, cwd=tmp_path), hge(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", here.stderr)
+
+
 def test_help_texts(tmp_path: Path) -> None:
     for command in ([], ["run"], ["demo"], ["scenarios"], ["trees"], ["report"]):
         done = hge(*command, "--help", cwd=tmp_path)
@@ -137,6 +147,7 @@ def test_help_texts(tmp_path: Path) -> None:
         assert "Usage" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_keeps_what_was_learned(stop: signal.Signals, tmp_path: Path) -> None:
     settings = ["run", "permuted-digits", "--epochs-scale", "20", "--out", "here"]
@@ -164,6 +175,7 @@ def test_ctrl_c_keeps_what_was_learned(stop: signal.Signals, tmp_path: Path) -> 
     assert "other settings" in other.stderr
 
 
+@pytest.mark.slow
 def test_what_came_to_its_end_is_not_run_again(tmp_path: Path) -> None:
     settings = ["run", "split-digits", "--epochs-scale", "0.05", "--out", "here"]
     first = hge(*settings, "--resume", cwd=tmp_path)
@@ -212,11 +224,19 @@ def test_going_on_is_offered_only_where_it_is_possible(
     assert ("--resume continues" in told) == can_go_on
 
 
+@pytest.mark.slow
 def test_diverging_run_still_reports(tmp_path: Path) -> None:
     options = ("--tasks", "2", "--epochs-scale", "0.2", "--set", "optimiser.lr=1000000", "--out", "here")
     done = hge("run", "split-digits", *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "here" / "report.html").exists()
+
+
+@pytest.fixture(scope="module")
+def brief(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("brief")
+    run(build_config("split-digits", epochs_scale=0.03), folder)
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -229,8 +249,8 @@ def test_diverging_run_still_reports(tmp_path: Path) -> None:
         ("trace.csv", "a\n1,2\n"),
     ],
 )
-def test_damaged_run_is_named(file: str, text: str, tmp_path: Path) -> None:
-    run(build_config("split-digits", epochs_scale=0.03), tmp_path)
+def test_damaged_run_is_named(file: str, text: str, brief: Path, tmp_path: Path) -> None:
+    shutil.copytree(brief, tmp_path, dirs_exist_ok=True)
     (tmp_path / file).write_text(text)
     done = hge("report", ".", cwd=tmp_path)
     assert done.returncode == 2
@@ -256,6 +276,7 @@ def test_data_commands_on_an_empty_folder(tmp_path: Path) -> None:
         assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_tree_is_drawn_for_several_runs(tmp_path: Path) -> None:
     for method, recipe in (("hge", "default"), ("hge", "paper")):
         run(build_config("split-digits", method, recipe, epochs_scale=0.2), tmp_path / recipe)
@@ -266,6 +287,7 @@ def test_tree_is_drawn_for_several_runs(tmp_path: Path) -> None:
     assert "digraph" in (tmp_path / "default" / "tree-hge.dot").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("score", "ways"), [("sketch", 3), ("autoencoder", 4)])
 def test_organise_compares_three_ways_and_a_shortlist_where_scores_are_costly(
     score: str, ways: int, tmp_path: Path
@@ -285,6 +307,7 @@ def test_organise_compares_three_ways_and_a_shortlist_where_scores_are_costly(
     assert (tmp_path / "here" / "report.html").read_text().count("<svg") >= 3
 
 
+@pytest.mark.slow
 def test_streams_of_other_kinds_run(tmp_path: Path) -> None:
     options = ("--mix", "split-digits", "--visits", "0 5 1:0.5 0", "--blend", "5", "--epochs-scale", "0.1")
     done = hge("run", "permuted-digits", "--tasks", "5", *options, "--out", "here", cwd=tmp_path)

@@ -29,18 +29,21 @@ readme = load()
 results = readme.results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", readme.PAGES)
 def test_pages_show_the_results(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     assert readme.filled(page, text) == text, "run `make results`"
 
 
+@pytest.mark.slow
 def test_a_page_without_a_place_is_an_error() -> None:
     text = (ROOT / "docs/results.md").read_text(encoding="utf-8")
     with pytest.raises(ValueError, match="got 0 markers of the table gates, expected 1"):
         readme.filled("docs/results.md", text.replace("<!-- results: gates -->", ""))
 
 
+@pytest.mark.slow
 def test_other_figures_are_noticed() -> None:
     text = (ROOT / "docs/results.md").read_text(encoding="utf-8")
     other = re.sub(r"\d\d\.\d\d ± ", "12.34 ± ", text, count=1)

@@ -11,6 +11,7 @@ from zipfile import ZipFile
 
 import pytest
 
+pytestmark = pytest.mark.slow  # the wheel is built
 ROOT = Path(__file__).parent.parent
 
 

@@ -33,7 +33,7 @@ def test_scikit_learn_conformance(estimator: GatedExperts, check: Callable[[Any]
     check(estimator)
 
 
-def two_tasks(epochs: int = 12, **parameters: Any) -> GatedExperts:
+def two_tasks(epochs: int = 8, **parameters: Any) -> GatedExperts:
     model = GatedExperts(**parameters)
     for low in (True, False):
         for _ in range(epochs):
@@ -41,10 +41,14 @@ def two_tasks(epochs: int = 12, **parameters: Any) -> GatedExperts:
     return model
 
 
+@pytest.fixture(scope="module")
+def learned() -> GatedExperts:
+    return two_tasks()
+
+
 @pytest.mark.slow
-def test_learns_two_tasks_without_being_told() -> None:
-    model = two_tasks()
-    X, y = digits()
+def test_learns_two_tasks_without_being_told(learned: GatedExperts) -> None:
+    model, (X, y) = learned, digits()
     assert model.n_experts_ == 2
     assert [e.promoted for e in model.experts_] == [True, True]
     assert model.tree_.experts == [0, 1]
@@ -123,8 +127,8 @@ def test_any_batch_size(batch_size: int) -> None:
 
 
 @pytest.mark.slow
-def test_batch_routing_sends_all_rows_to_one_expert() -> None:
-    model = two_tasks()
+def test_batch_routing_sends_all_rows_to_one_expert(learned: GatedExperts) -> None:
+    model = deepcopy(learned)
     model.set_params(routing="batch")
     X, y = digits(low=False)
     experts, confidence = model.predict_expert(X)
@@ -136,7 +140,7 @@ def test_batch_routing_sends_all_rows_to_one_expert() -> None:
 @pytest.mark.slow
 def test_fit_forgets_and_the_same_seed_gives_the_same_model() -> None:
     X, y = digits(low=True)
-    model = two_tasks(epochs=4)
+    model = two_tasks(epochs=1)
     model.fit(X, y)
     fresh = clone(model).fit(X, y)
     np.testing.assert_array_equal(model.predict_proba(X), fresh.predict_proba(X))

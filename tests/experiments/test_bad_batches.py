@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from helpers.cut_off import CutOffError, Outcome, cut_off_at, outcome
 from helpers.digits import BAD_ROWS, digits
 from hge import GatedExperts
 from hge.core.config import RunConfig, override
@@ -91,12 +94,19 @@ def config_of(policy: str) -> RunConfig:
     return override(build_config("split-digits", epochs_scale=0.1), f"on_bad_batch={policy}")
 
 
+@cache
+def whole_outcome_with_skips() -> Outcome:
+    """Of a run on the spoiled stream; made once, by the first of the tests that need it."""
+    with TemporaryDirectory() as folder:
+        return outcome(Path(folder), run(config_of("skip"), Path(folder)))
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("spoiled")
-def test_a_run_skips_bad_batches_and_says_so(tmp_path: Path) -> None:
-    result = run(config_of("skip"), tmp_path)
+def test_a_run_skips_bad_batches_and_says_so() -> None:
+    lines, _, result = whole_outcome_with_skips()
     assert (result["batches_skipped"], result["batches"]) == (6, result["visits"][-1]["stop"])
-    events = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    events = [json.loads(line) for line in lines.splitlines()]
     skips = [(e["step"], e["reason"].partition(":")[0]) for e in events if e["event"] == "batch_skipped"]
     assert skips == [(0, "X"), (36, "X"), (36, "X, y"), (57, "y"), (57, "X, y"), (result["batches"], "X")]
     assert [e["step"] for e in events] == sorted(e["step"] for e in events)
@@ -106,13 +116,10 @@ def test_a_run_skips_bad_batches_and_says_so(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("spoiled")
 @pytest.mark.parametrize("last", [36, 40, 58, 70])
 def test_a_run_with_skips_is_resumed_as_if_nothing_had_happened(last: int, tmp_path: Path) -> None:
-    from helpers.cut_off import CutOffError, cut_off_at, outcome
-
-    expected = outcome(tmp_path / "whole", run(config_of("skip"), tmp_path / "whole"))
     with pytest.raises(CutOffError):
         run(config_of("skip"), tmp_path / "cut", cut_off_at(last), checkpoint_every=9)
     result = run(config_of("skip"), tmp_path / "cut", resume=True, checkpoint_every=9)
-    assert outcome(tmp_path / "cut", result) == expected
+    assert outcome(tmp_path / "cut", result) == whole_outcome_with_skips()
 
 
 @pytest.mark.usefixtures("spoiled")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,13 +16,16 @@ PROJECTION = 64 * 32
 PRODUCTS = 35 * 36 // 2  # of 1, two lengths and 32 coordinates
 
 
-def cost(tmp_path: Path, *settings: str) -> dict[str, dict[str, float]]:
+def result_of(folder: Path, *settings: str) -> dict[str, Any]:
     config = build_config("split-digits", epochs_scale=0.1)
     for setting in settings:
         config = override(config, setting)
-    result = run(config, tmp_path)
+    return run(config, folder)
+
+
+def cost(result: dict[str, Any]) -> dict[str, dict[str, float]]:
     assert result["experts"] == 5
-    found = result["cost"]
+    found = dict(result["cost"])
     assert found.pop("expert_multiply_adds") == NETWORK
     for routing in ("sample", "batch"):
         row = found[routing]
@@ -34,23 +38,39 @@ def cost(tmp_path: Path, *settings: str) -> dict[str, dict[str, float]]:
 
 @pytest.mark.slow
 def test_a_sketch_is_projected_once_and_a_batch_is_one_row(tmp_path: Path) -> None:
-    found = cost(tmp_path)
+    found = cost(result_of(tmp_path))
     assert found["sample"]["gate_multiply_adds"] == PROJECTION + PRODUCTS + 5 * PRODUCTS
     assert found["batch"]["gate_multiply_adds"] == round(PROJECTION + PRODUCTS + 5 * PRODUCTS / 32)
 
 
 @pytest.mark.slow
 def test_classes_are_counted_as_far_as_they_are_an_experts_own(tmp_path: Path) -> None:
-    found = cost(tmp_path, "score.name=class-sketch")
+    found = cost(result_of(tmp_path, "score.name=class-sketch"))
     for routing in ("sample", "batch"):
         assert found[routing]["gate_multiply_adds"] == PROJECTION + PRODUCTS + 5 * 2 * PRODUCTS
 
 
+@pytest.fixture(scope="module")
+def by_autoencoder(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    return {
+        name: result_of(tmp_path_factory.mktemp(name), "score.name=autoencoder", f"learner.organisation={name}")
+        for name in ("flat", "tree")
+    }
+
+
 @pytest.mark.slow
-def test_networks_are_counted_for_those_who_are_asked(tmp_path: Path) -> None:
-    flat, tree = (
-        cost(tmp_path / name, "score.name=autoencoder", f"learner.organisation={name}") for name in ("flat", "tree")
-    )
+def test_a_costly_score_is_asked_of_few_at_no_loss(by_autoencoder: dict[str, dict[str, Any]]) -> None:
+    flat, tree = by_autoencoder["flat"], by_autoencoder["tree"]
+    assert flat["experts"] == tree["experts"] == flat["experts_queried_batch"] == 5
+    assert tree["experts_queried_batch"] <= 2
+    assert tree["accuracy_batch"] >= flat["accuracy_batch"]
+    gates = [result["cost"]["batch"]["gate_expert_equivalents"] for result in (flat, tree)]
+    assert gates[1] < gates[0] / 2
+
+
+@pytest.mark.slow
+def test_networks_are_counted_for_those_who_are_asked(by_autoencoder: dict[str, dict[str, Any]]) -> None:
+    flat, tree = (cost(by_autoencoder[name]) for name in ("flat", "tree"))
     each = flat["sample"]["gate_multiply_adds"] / 5
     assert each > NETWORK
     assert flat["batch"]["gate_multiply_adds"] == 5 * each

@@ -58,6 +58,7 @@ def test_a_task_reaches_only_who_is_given_tasks() -> None:
         assert bool(asked) == METHODS[name].given_tasks, name
 
 
+@pytest.mark.slow
 def test_naive_is_one_network_that_forgets(tmp_path: Path) -> None:
     result = run(build_config("split-digits", "naive", epochs_scale=0.25), tmp_path)
     assert result["experts"] == 1

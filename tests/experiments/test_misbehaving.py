@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from helpers.cut_off import config_of, cut_off_at, outcome
+from helpers.cut_off import CutOffError, config_of, cut_off_at, outcome, whole_outcome
 from helpers.digits import digits
 from helpers.small_learners import BATCHES, MLP, POOLS, SETTINGS, learner_of
 from hge import GatedExperts
@@ -41,14 +41,16 @@ def breaking(monkeypatch: pytest.MonkeyPatch, happen: Break) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("error", [RuntimeError("the queue is gone"), KeyboardInterrupt(), OSError(5, "I/O error")])
-@pytest.mark.parametrize("place", [1, 100, 131])
+@pytest.mark.parametrize(
+    ("error", "place"),
+    [(RuntimeError("the queue is gone"), 1), (KeyboardInterrupt(), 100), (OSError(5, "I/O error"), 131)],
+)
 def test_a_source_that_raises_loses_nothing(
     error: BaseException, place: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever came before the error is in a checkpoint, however seldom those are; so with a source that blocks, and a
     Ctrl-C."""
-    expected = outcome(tmp_path / "whole", run(config_of("ge"), tmp_path / "whole"))
+    expected = whole_outcome("ge")
 
     def happen(at: int) -> None:
         if at == place:
@@ -98,7 +100,7 @@ def full_from(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
 
 @pytest.mark.slow
 def test_a_full_disk_costs_a_checkpoint_but_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = outcome(tmp_path / "whole", run(config_of("ge"), tmp_path / "whole"))
+    expected = whole_outcome("ge")
     full_from(monkeypatch, 8)
     with pytest.warns(UserWarning, match=r"checkpoint at batch \d+: No space left on device; the run continues"):
         result = run(config_of("ge"), tmp_path / "full", checkpoint_every=41)
@@ -107,9 +109,7 @@ def test_a_full_disk_costs_a_checkpoint_but_not_the_run(tmp_path: Path, monkeypa
 
 @pytest.mark.slow
 def test_the_old_checkpoint_is_whole_after_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from helpers.cut_off import CutOffError
-
-    expected = outcome(tmp_path / "whole", run(config_of("ge"), tmp_path / "whole"))
+    expected = whole_outcome("ge")
     with monkeypatch.context() as patch:
         full_from(patch, 8)
         with pytest.warns(UserWarning, match="No space left"), pytest.raises(CutOffError):
@@ -125,7 +125,7 @@ def test_the_old_checkpoint_is_whole_after_a_full_disk(tmp_path: Path, monkeypat
 def test_events_that_cannot_be_written_end_the_run_which_can_be_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = outcome(tmp_path / "whole", run(config_of("ge"), tmp_path / "whole"))
+    expected = whole_outcome("ge")
     write = RunRecorder.step
 
     def full(self: RunRecorder, task: int, step: Any, events: Any) -> None:
@@ -161,9 +161,8 @@ def test_the_command_says_which_file_and_what_to_do(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_record_that_was_shortened_is_told(tmp_path: Path) -> None:
-    from helpers.cut_off import CutOffError
-
     with pytest.raises(CutOffError):
         run(config_of("ge"), tmp_path, cut_off_at(100), checkpoint_every=41)
     (tmp_path / "trace.csv").write_text("step\n")

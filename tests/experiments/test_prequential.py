@@ -4,34 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from helpers.lasting import lasting
+from helpers.cut_off import CutOffError, config_of, cut_off_at, outcome, whole_outcome
 from hge.experiments.prequential import POINTS, average_incremental_accuracy, forgetting
 from hge.experiments.recipes import build_config
 from hge.experiments.runner import run
 
 
-class CutOffError(Exception):
-    pass
-
-
-def cut_off(step: Any, total: int, learner: Any) -> None:
-    if step.step == 200:
-        raise CutOffError
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["default", "best"])
 def test_asking_changes_nothing(recipe: str, tmp_path: Path) -> None:
-    config = build_config("recurring-digits", "ge", recipe, epochs_scale=0.1)
-    plain, tracked = (run(c, tmp_path / str(c.track)) for c in (config, replace(config, track=True)))
-    for name in ("events.jsonl", "trace.csv"):
-        assert (tmp_path / "True" / name).read_bytes() == (tmp_path / "False" / name).read_bytes()
+    events, trace, plain = whole_outcome("ge", recipe)
+    tracked = run(replace(config_of("ge", recipe), track=True), tmp_path)
     found = tracked.pop("tracked")
-    assert lasting(tracked) == lasting(plain)
+    assert outcome(tmp_path, tracked) == (events, trace, plain)
     steps = [step for step, _ in found["prequential"]]
     assert len(steps) <= POINTS
     assert steps == sorted(set(steps))
@@ -43,10 +31,10 @@ def test_asking_changes_nothing(recipe: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_cut_off_and_resumed(tmp_path: Path) -> None:
-    config = replace(build_config("recurring-digits", epochs_scale=0.1), track=True)
+    config = replace(config_of("ge"), track=True)
     whole = run(config, tmp_path / "whole")
     with pytest.raises(CutOffError):
-        run(config, tmp_path / "cut", cut_off, checkpoint_every=41)
+        run(config, tmp_path / "cut", cut_off_at(200), checkpoint_every=41)
     assert run(config, tmp_path / "cut", resume=True, checkpoint_every=41)["tracked"] == whole["tracked"]
 
 

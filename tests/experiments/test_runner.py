@@ -35,7 +35,7 @@ def test_golden_decisions(scenario: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_same_seed_gives_the_same_bytes(tmp_path: Path) -> None:
-    config = build_config("split-digits", epochs_scale=0.2)
+    config = build_config("split-digits", epochs_scale=0.1)
     results = [run(config, tmp_path / name) for name in ("a", "b")]
     for file in ("events.jsonl", "trace.csv", "config.json"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
@@ -51,7 +51,7 @@ def test_signed_deviation_runs_away(tmp_path: Path) -> None:
     assert run(literal, tmp_path / "signed")["dnf"]
     reviewed = override(build_config("split-digits"), "learner.signed_deviation=true")
     assert run(reviewed, tmp_path / "reviewed")["dnf"], "the review does not save it"
-    absolute = run(build_config("split-digits", "ge-no-review"), tmp_path / "absolute")
+    absolute = run(build_config("split-digits", "ge-no-review", epochs_scale=0.25), tmp_path / "absolute")
     assert not absolute["dnf"]
     assert absolute["experts"] == 5
 
@@ -65,11 +65,10 @@ def test_papers_recipe_finds_the_tasks(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("scenario", "experts"), [("split-digits", 5), ("permuted-digits", 10), ("recurring-digits", 5)]
+    ("scenario", "experts", "seed"), [("split-digits", 5, 0), ("permuted-digits", 10, 0), ("recurring-digits", 5, 1)]
 )
-@pytest.mark.parametrize("seed", [0, 1])
 def test_promised_figures(scenario: str, experts: int, seed: int, tmp_path: Path) -> None:
-    """What the README claims, on two of its five seeds."""
+    """What the README claims, on one of its five seeds; tests/test_results.py looks at the results of all."""
     result = run(replace(build_config(scenario), seed=seed), tmp_path)
     assert (result["experts"], result["switches_missed"], result["switches_false"]) == (experts, 0, 0)
     assert result["accuracy_sample"] >= 96

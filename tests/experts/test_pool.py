@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from helpers.pool_checks import CHECKS, MakePool, batch_for
+from helpers.small_nets import small_conv_autoencoder, small_resnet
 from hge.core.config import OptimiserConfig, ScoreConfig
 from hge.core.randomness import Keys
 from hge.experts.eager import EagerPool
@@ -38,24 +39,24 @@ SPECS = {
     "dropout, sketch": PoolSpec(
         (6,), 3, with_dropout, AUTOENCODERS["mlp"], ScoreConfig("sketch"), OptimiserConfig("adam", lr=1e-2)
     ),
-    "resnet18, conv autoencoder": PoolSpec(
-        (3, 8, 8),
+    "resnet, conv autoencoder": PoolSpec(
+        (3, 4, 4),
         3,
-        NETS["resnet18"],
-        AUTOENCODERS["conv"],
+        small_resnet,
+        small_conv_autoencoder,
         ScoreConfig("autoencoder"),
-        OptimiserConfig(lr=1e-3),
+        OptimiserConfig(lr=1e-2),
     ),
 }
 
 SPECS["mlp, shortlisted"] = replace(SPECS["mlp, autoencoder"], shortlisted=True)
 
 SPECS["augmented images"] = replace(
-    SPECS["mlp, sketch"], shape=(3, 8, 8), net=NETS["resnet18"], augment=True, optimiser=OptimiserConfig(lr=1e-3)
+    SPECS["mlp, sketch"], shape=(3, 8, 8), net=small_resnet, augment=True, optimiser=OptimiserConfig(lr=1e-2)
 )
 
 SPECS["averaged weights"] = replace(
-    SPECS["mlp, sketch"], shape=(3, 8, 8), net=NETS["resnet18"], optimiser=OptimiserConfig(lr=1e-3, average=0.9)
+    SPECS["mlp, sketch"], shape=(3, 8, 8), net=small_resnet, optimiser=OptimiserConfig(lr=1e-2, average=0.9)
 )
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -68,7 +69,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 
 @pytest.fixture(
-    params=[pytest.param(n, marks=pytest.mark.slow) if s.net is NETS["resnet18"] else n for n, s in SPECS.items()],
+    params=[pytest.param(n, marks=pytest.mark.slow) if s.net is small_resnet else n for n, s in SPECS.items()],
     ids=SPECS,
 )
 def spec(request: pytest.FixtureRequest) -> PoolSpec:
@@ -87,7 +88,7 @@ def test_contract(check: Callable[[MakePool], None], make_pool: MakePool) -> Non
 
 def test_eval_mode_would_give_another_loss() -> None:
     """Why a look uses batch statistics: right after creation the running ones are far off."""
-    pool = EagerPool(SPECS["resnet18, conv autoencoder"], Keys(seed=3), torch.device("cpu"))
+    pool = EagerPool(SPECS["resnet, conv autoencoder"], Keys(seed=3), torch.device("cpu"))
     pool.create(0)
     batch = batch_for(pool, seed=1, shift=4.0)
     in_eval_mode = nn.functional.cross_entropy(pool.logits(0, batch.x), batch.y).item()
@@ -136,7 +137,6 @@ def test_unusable_device_is_named() -> None:
         resolve_device(2**70)  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
 def test_images_are_changed_by_step_and_expert_and_only_for_the_expert() -> None:
     pools = [
         StackedPool(replace(SPECS["augmented images"], augment=flag), Keys(3), torch.device("cpu")) for flag in (1, 0)

@@ -10,18 +10,19 @@ import torch
 from torch import Tensor
 
 from helpers.pool_checks import batch_for
+from helpers.small_nets import small_resnet
 from hge.core.config import OptimiserConfig, ScoreConfig
 from hge.core.randomness import Keys
 from hge.core.types import Batch
 from hge.experts.eager import EagerPool
 from hge.experts.fast.pool import StackedPool
-from hge.experts.networks import AUTOENCODERS, NETS
+from hge.experts.networks import AUTOENCODERS
 from hge.experts.pool import ExpertPool
 from hge.experts.pool_spec import PoolSpec
 
 DECAY = 0.8
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-CONV = PoolSpec((3, 8, 8), 3, NETS["resnet18"], AUTOENCODERS["conv"], ScoreConfig("sketch"), OptimiserConfig(lr=1e-3))
+CONV = PoolSpec((3, 8, 8), 3, small_resnet, AUTOENCODERS["conv"], ScoreConfig("sketch"), OptimiserConfig(lr=1e-2))
 AVERAGED = replace(CONV, optimiser=replace(CONV.optimiser, average=DECAY))
 
 
@@ -30,7 +31,6 @@ def trained_part(pool: ExpertPool, expert: int) -> dict[str, Tensor]:
     return {n: t for n, t in state.items() if n.startswith("net.") and "optimiser" not in n}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("kind", [EagerPool, StackedPool])
 def test_the_average_answers_and_the_trained_weights_tell_the_loss(
@@ -56,7 +56,6 @@ def test_the_average_answers_and_the_trained_weights_tell_the_loss(
     assert torch.equal(torch.from_numpy(averaged.evidence(1, batch.x).logits), answers.double().cpu())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [EagerPool, StackedPool])
 def test_a_refused_batch_leaves_the_average_alone(kind: type[EagerPool] | type[StackedPool]) -> None:
     pool = kind(AVERAGED, Keys(3), torch.device("cpu"))

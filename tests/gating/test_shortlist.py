@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
 import numpy as np
-import pytest
-from sklearn.datasets import load_digits
 
-from hge import GatedExperts
-from hge.core.config import LearnerConfig
 from hge.core.events import Event, ShortlistSet
-from hge.experiments.recipes import build_config
-from hge.experiments.runner import run
 from hge.gating.shortlist import ENOUGH, KEPT, MOST_BATCHES, Shortlist, shortest
 from hge.gating.tree import FloatArray
 
@@ -91,53 +82,3 @@ def test_few_rows_are_not_taken_for_a_batch() -> None:
     shortlist = Shortlist(Replays(own_first(8)), lambda event: None, batch=1, row=3, batch_rows=32)
     assert [shortlist.length(rows, experts=8) for rows in (1, 16, 17, 32, 128)] == [3, 3, 1, 1, 1]
     assert shortlist.length(1, experts=5) == 5, "more than half: all"
-
-
-@pytest.fixture(scope="module")
-def by_autoencoder(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
-    found = {}
-    for organisation in ("flat", "tree"):
-        config = build_config("split-digits", epochs_scale=0.25)
-        learner = LearnerConfig(organisation=organisation)  # type: ignore[arg-type]
-        config = replace(config, learner=learner, score=replace(config.score, name="autoencoder"))
-        found[organisation] = run(config, tmp_path_factory.mktemp(organisation))
-    return found
-
-
-@pytest.mark.slow
-def test_a_costly_score_is_asked_of_few_at_no_loss(by_autoencoder: dict[str, dict[str, float]]) -> None:
-    flat, tree = by_autoencoder["flat"], by_autoencoder["tree"]
-    assert flat["experts"] == tree["experts"] == flat["experts_queried_batch"] == 5
-    assert tree["experts_queried_batch"] <= 2
-    assert tree["accuracy_batch"] >= flat["accuracy_batch"]
-    gates = [result["cost"]["batch"]["gate_expert_equivalents"] for result in (flat, tree)]  # type: ignore[index]
-    assert gates[1] < gates[0] / 2
-
-
-@pytest.mark.slow
-def test_a_joint_score_asks_the_shortlist_only(tmp_path: Path) -> None:
-    X, y = load_digits(return_X_y=True)
-    X = X / 16
-    models = {}
-    for organisation in ("flat", "tree"):
-        model = GatedExperts(joint=True, gate_score="class-sketch", organisation=organisation)  # type: ignore[arg-type]
-        for low in (0, 2, 4, 6):
-            own = (y == low) | (y == low + 1)
-            model.partial_fit(np.tile(X[own], (8, 1)), np.tile(y[own], 8), classes=np.arange(8))
-        models[organisation] = model.flush()
-    known = y < 8
-    for model in models.values():
-        probabilities = model.predict_proba(X[known])
-        assert np.isfinite(probabilities).all()
-        np.testing.assert_allclose(probabilities.sum(axis=1), 1)
-    agree = np.mean(models["flat"].predict(X[known]) == models["tree"].predict(X[known]))
-    assert agree > 0.97
-    model = models["tree"]
-    saved = model._learner.shortlist
-    assert saved is not None
-    assert saved.length(32, experts=4) <= 2
-    model.save(tmp_path / "model")
-    again = GatedExperts.load(tmp_path / "model")._learner.shortlist
-    assert again is not None
-    names = ("batch", "row", "batch_rows", "experts_at_fit", "trained_at_fit")
-    assert [getattr(again, name) for name in names] == [getattr(saved, name) for name in names]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -152,8 +153,22 @@ def test_a_joint_scores_probabilities_sum_to_one(joint_models: dict[str, GatedEx
     logs = calibration.log_probabilities(x, asked)
     np.testing.assert_allclose(np.exp(logs).sum(axis=0), 1)
     assert (np.isneginf(logs) == ~asked).all()
-    probabilities = tree.predict_proba(X / 16)
-    assert np.isfinite(probabilities).all()
-    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+    for model in joint_models.values():
+        probabilities = model.predict_proba(X / 16)
+        assert np.isfinite(probabilities).all()
+        np.testing.assert_allclose(probabilities.sum(axis=1), 1)
     right = [np.mean(model.predict(X[::3] / 16) == y[::3]) for model in joint_models.values()]
     assert right[1] >= right[0] - 0.01
+
+
+@pytest.mark.slow
+def test_a_joint_score_asks_the_shortlist_only(joint_models: dict[str, GatedExperts], tmp_path: Path) -> None:
+    X, _ = load_digits(return_X_y=True)
+    agree = np.mean(joint_models["flat"].predict(X / 16) == joint_models["tree"].predict(X / 16))
+    assert agree > 0.97
+    model = joint_models["tree"]
+    saved = model._learner.shortlist
+    assert saved is not None
+    assert saved.length(32, experts=5) <= 2
+    model.save(tmp_path / "model")
+    assert lengths(GatedExperts.load(tmp_path / "model")._learner) == lengths(model._learner)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from helpers.small_nets import small_conv_autoencoder, small_resnet
 from hge.core.config import LearnerConfig, OptimiserConfig, ScoreConfig
 from hge.core.events import Event
 from hge.core.randomness import Keys
@@ -28,8 +29,9 @@ SHORTLISTED = replace(VAE, shortlisted=True)
 CLASSES = replace(MLP, score=ScoreConfig("class-sketch"))
 AVERAGED = replace(MLP, optimiser=OptimiserConfig(average=0.9))
 CONV = PoolSpec(
-    (3, 8, 8), 4, NETS["resnet18"], AUTOENCODERS["conv"], ScoreConfig("autoencoder"), OptimiserConfig(lr=1e-3)
+    (3, 8, 8), 4, small_resnet, small_conv_autoencoder, ScoreConfig("autoencoder"), OptimiserConfig(lr=1e-3)
 )
+RESNET18 = replace(CONV, net=NETS["resnet18"], autoencoder=AUTOENCODERS["conv"])
 STICKY = LearnerConfig(recent_capacity=5, promotion_window=6)
 SETTINGS = {
     "sticky": STICKY,

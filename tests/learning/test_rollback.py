@@ -122,6 +122,7 @@ def test_the_last_good_state_survives_a_resume() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameters", [{"lr": 1e6}, {"lr": 1e12, "momentum": 0.0}, {"lr": 1e12, "optimiser": "adam"}])
 def test_training_that_diverges_is_told_and_the_model_answers(parameters: dict[str, Any]) -> None:
     X, y = digits(low=True)
@@ -137,7 +138,7 @@ def test_training_that_diverges_is_told_and_the_model_answers(parameters: dict[s
 @pytest.mark.parametrize("gate_score", ["sketch", "class-sketch", "autoencoder"])
 @pytest.mark.filterwarnings("ignore")
 def test_rows_at_the_limit_do_not_crash(gate_score: Any) -> None:
-    X, y = digits(low=True)
+    X, y = (rows[:320] for rows in digits(low=True))
     model = GatedExperts(gate_score=gate_score, batch_size=8)
     for scale in (1.0, 1e15, -1e15, 1.0):
         for _ in range(2):

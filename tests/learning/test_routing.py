@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,14 @@ from hge.learning.learner import Learner
 from hge.learning.routing import Answerer
 
 NEVER = 10**6
+EPOCHS = 8
 
 
+@cache
 def learned(
-    config: LearnerConfig, score: str = "sketch", epochs: int = 15, batches_after_last_creation: int | None = None
+    config: LearnerConfig, score: str = "sketch", batches_after_last_creation: int | None = None
 ) -> tuple[Learner, Scenario]:
+    """A learner of five tasks. Tests share it: what they change, they take back."""
     keys = Keys(0)
     scenario = SCENARIOS["split-digits"].build(Request(5, keys, Path(), torch.device("cpu")))
     spec = PoolSpec(
@@ -36,7 +40,7 @@ def learned(
         OptimiserConfig(),
     )
     learner = Learner(config, EagerPool(spec, keys, torch.device("cpu")), keys, lambda event: None)
-    for _, batch in scenario.stream(32, epochs, keys):
+    for _, batch in scenario.stream(32, EPOCHS, keys):
         learner.learn(batch)
         newest = learner.experts[-1]
         if newest.id == 4 and newest.batches_trained - 19 == batches_after_last_creation:
@@ -54,24 +58,24 @@ def accuracy(learner: Learner, tasks: Sequence[Task]) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("score", "least"), [("sketch", 93), ("autoencoder", 80)])
-def test_newcomers_that_were_never_promoted_answer(score: str, least: float) -> None:
+def test_newcomers_that_were_never_promoted_answer(score: str, least: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading 12 of docs/paper.md: without this, five correct experts give 20 %."""
     learner, scenario = learned(LearnerConfig(promotion_window=NEVER, promote_by_replay=False), score)
     assert len(learner.experts) == 5
     assert len(learner.newcomers) == 4
     assert accuracy(learner, scenario.tasks) > least
-    learner.config = replace(learner.config, newcomers_answer=False)
+    monkeypatch.setattr(learner, "config", replace(learner.config, newcomers_answer=False))
     assert accuracy(learner, scenario.tasks) < 25
 
 
 @pytest.mark.slow
-def test_newcomer_answers_without_spoiling_the_others() -> None:
+def test_newcomer_answers_without_spoiling_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped soon after the last expert was created: its task is answered, and the others hardly lose."""
     learner, scenario = learned(LearnerConfig(promote_by_replay=False), batches_after_last_creation=20)
     assert learner.newcomers == [4]
     others, last = scenario.tasks[:4], scenario.tasks[4:]
     with_newcomer = accuracy(learner, others), accuracy(learner, last)
-    learner.config = replace(learner.config, newcomers_answer=False)
+    monkeypatch.setattr(learner, "config", replace(learner.config, newcomers_answer=False))
     without = accuracy(learner, others), accuracy(learner, last)
     assert with_newcomer[0] > without[0] - 3
     assert without[1] == 0
@@ -79,11 +83,11 @@ def test_newcomer_answers_without_spoiling_the_others() -> None:
 
 
 @pytest.mark.slow
-def test_without_newcomers_the_option_changes_nothing() -> None:
+def test_without_newcomers_the_option_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     learner, scenario = learned(LearnerConfig())
     x = scenario.tasks[2].test.whole().x
     on = Answerer(learner).route(x, "sample")
-    learner.config = replace(learner.config, newcomers_answer=False)
+    monkeypatch.setattr(learner, "config", replace(learner.config, newcomers_answer=False))
     off = Answerer(learner).route(x, "sample")
     np.testing.assert_array_equal(on.expert, off.expert)
     np.testing.assert_array_equal(on.scores, off.scores)
@@ -92,7 +96,7 @@ def test_without_newcomers_the_option_changes_nothing() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("window", [50, NEVER])
 def test_row_is_answered_alike_alone_in_a_pure_and_in_a_mixed_batch(window: int) -> None:
-    learner, scenario = learned(LearnerConfig(promotion_window=window, promote_by_replay=False), epochs=8)
+    learner, scenario = learned(LearnerConfig(promotion_window=window, promote_by_replay=False))
     answerer = Answerer(learner)
     pure = scenario.tasks[1].test.whole().x
     mixed = torch.cat([pure[:1], scenario.tasks[3].test.whole().x, scenario.tasks[0].test.whole().x])
@@ -107,7 +111,7 @@ def test_row_is_answered_alike_alone_in_a_pure_and_in_a_mixed_batch(window: int)
 
 @pytest.mark.slow
 def test_large_inputs_are_cut_into_parts_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
-    learner, scenario = learned(LearnerConfig(), epochs=8)
+    learner, scenario = learned(LearnerConfig())
     x = torch.cat([task.test.whole().x for task in scenario.tasks])
     answerer = Answerer(learner)
     whole = answerer.route(x, "sample")
@@ -135,7 +139,7 @@ def test_confidence_is_a_probability_that_falls_with_doubt() -> None:
 
 @pytest.mark.slow
 def test_batch_routing_chooses_one_expert() -> None:
-    learner, scenario = learned(LearnerConfig(), epochs=8)
+    learner, scenario = learned(LearnerConfig())
     routes = Answerer(learner).route(scenario.tasks[3].test.whole().x, "batch")
     assert routes.expert.shape == (1,)
     assert routes.queried.tolist() == [5]
@@ -148,7 +152,7 @@ def test_batch_routing_chooses_one_expert() -> None:
 def test_a_pool_that_is_asked_for_all_at_once_routes_alike(
     config: LearnerConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learner, scenario = learned(config, epochs=8)
+    learner, scenario = learned(config)
     answerer, x = Answerer(learner), torch.cat([task.test.whole().x for task in scenario.tasks])
     expected = [answerer.route(x, routing) for routing in ("sample", "batch")]  # type: ignore[arg-type]
     calls: list[int] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from helpers.command import hge
 from helpers.lasting import lasting
 from hge.experiments.jobs.plan import build_jobs
 from hge.experiments.jobs.ray import RayExecutor
@@ -60,12 +60,9 @@ def test_a_lost_nodes_run_goes_on_elsewhere(cluster: Any, tmp_path: Path) -> Non
         assert lasting(result) == lasting(run(job.config, tmp_path / "whole"))
 
 
-@pytest.mark.slow
-def test_without_ray_it_says_what_to_install(tmp_path: Path) -> None:
-    code = "import sys; sys.modules['ray'] = None; sys.argv = ['hge', *sys.argv[1:]]; import hge.__main__"
+def test_without_ray_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
     options = ["--scenario", "split-digits", "--method", "ge", "--executor", "ray"]
-    done = subprocess.run(
-        [sys.executable, "-c", code, "reproduce", *options], cwd=tmp_path, capture_output=True, text=True, timeout=60
-    )
+    done = hge("reproduce", *options, cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "executor: got ray, expected it to be installed: pip install 'hge[cluster]'" in done.stderr

@@ -77,7 +77,9 @@ class StreamBelief:
         in_use = np.eye(experts + 1)[self.in_use]
         any_expert = np.append(np.full(experts, 1 / experts), 0.0)
         with np.errstate(divide="ignore"):  # without rows set aside, theirs is impossible
-            together = np.log(STAYS * in_use + (1 - STAYS) * any_expert)[:, None] + likelihood.sum(axis=1, keepdims=True)
+            together = np.log(STAYS * in_use + (1 - STAYS) * any_expert)[:, None] + likelihood.sum(
+                axis=1, keepdims=True
+            )
             alone = np.log(any_expert)[:, None] + likelihood
         as_one = logsumexp(together)
         as_many = logsumexp(alone, axis=0).sum()

@@ -71,14 +71,18 @@ class Answerer:
         for e in np.unique(expert):
             rows = np.flatnonzero(expert == e)
             for part in np.split(rows, range(ROWS_AT_ONCE, len(rows), ROWS_AT_ONCE)):
-                result[part] = memory.probabilities(int(e), x[torch.from_numpy(part)].to(self.learner.pool.device), outputs)
+                result[part] = memory.probabilities(
+                    int(e), x[torch.from_numpy(part)].to(self.learner.pool.device), outputs
+                )
         return result
 
     def stream_probabilities(self, x: Tensor, outputs: int) -> FloatArray:
         """Return [rows, outputs]: class probabilities of all experts, weighted by the belief in each."""
         memory, belief, device = self.learner.memory, self._belief(x), self.learner.pool.device
         assert memory is not None
-        parts = zip(torch.split(x, ROWS_AT_ONCE), np.split(belief, range(ROWS_AT_ONCE, len(x), ROWS_AT_ONCE), 1), strict=True)
+        parts = zip(
+            torch.split(x, ROWS_AT_ONCE), np.split(belief, range(ROWS_AT_ONCE, len(x), ROWS_AT_ONCE), 1), strict=True
+        )
         aside = memory.rows_aside(self.learner.recent, self.learner.experts[self.learner.last_used])
         return np.concatenate([memory.mixture(rows.to(device), share, outputs, aside) for rows, share in parts])
 

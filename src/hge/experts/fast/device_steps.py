@@ -121,7 +121,9 @@ class Steps:
         with self.store.arithmetic():
             before, skip = self.store.running.clone(), torch.zeros_like(self.stopped)
             with self.store.autocast(), self._training_mode(len(x)):
-                loss = nn.functional.cross_entropy(self.store.net(flip_and_crop(self.store.prepare(x), augmentation)), y)
+                loss = nn.functional.cross_entropy(
+                    self.store.net(flip_and_crop(self.store.prepare(x), augmentation)), y
+                )
             self.store.optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             gradients = [p.grad for p in self.store.weights if p.grad is not None]

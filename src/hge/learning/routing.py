@@ -39,7 +39,8 @@ class Answerer:
     def route(self, x: Tensor, routing: Routing) -> Routes:
         """Choose an expert per row, independently of the other rows, or one for all rows (`routing="batch"`).
 
-        `routing="stream"` starts from the expert in use (`gating/stream_belief.py`). `routing="window"` treats the rows as consecutive rows of a stream that seldom changes (`window_routing.py`).
+        `routing="stream"` starts from the expert in use (`gating/stream_belief.py`). `routing="window"` treats the rows
+        as consecutive rows of a stream that seldom changes (`window_routing.py`).
 
         The gate chooses among the promoted experts. A newcomer then takes over a row if the difference between its
         score and the chosen expert's is below a threshold, set from that difference on the replay of both.
@@ -137,10 +138,11 @@ class Answerer:
         """Return [groups]: softmax of the queried experts' negative scores, in units of the chosen one's spread.
 
         The spread is the standard deviation of single-row scores on the expert's replay, also for batches. The joint
-        score and the window score are already probabilities.
+        score, the window score and the belief of "stream" are already probabilities.
         """
         chosen = routes.expert
-        if self.calibration is not None or routing == "window":
+        by_belief = routing == "stream" and self.learner.memory is not None
+        if self.calibration is not None or routing == "window" or by_belief:
             probability: FloatArray = np.exp(-routes.scores[chosen, np.arange(len(chosen))])
             return probability
         spreads = {int(e): max(float(self._scores_on_replay(int(e), int(e)).std()), 1e-12) for e in np.unique(chosen)}

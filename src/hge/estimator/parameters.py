@@ -86,8 +86,8 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
             How experts are selected at prediction. "stream": all are weighed by what the inputs say and, as far as the
             inputs say nothing, by which expert was in use last; with `joint=True` or `memory_rows=0` the same as
             "sample". "sample": one expert for each row, independently. "batch": one for all rows of the call. "window":
-            the rows are consecutive rows of a stream that seldom changes; it requires a likelihood: `joint=True`, or any
-            `gate_score` but "autoencoder". A mixture ignores `routing`.
+            the rows are consecutive rows of a stream that seldom changes; it requires a likelihood: `joint=True`, or
+            any `gate_score` but "autoencoder". A mixture ignores `routing`.
         class_capacity : int, default=64
             Maximum number of classes: the number of outputs of every expert. Labels need not be known in advance.
         organisation : {"flat", "tree", "lca"}, default="flat"

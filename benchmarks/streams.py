@@ -17,6 +17,8 @@ segments, bananas and phishing from river's package, if it is installed. `make r
 from __future__ import annotations
 
 import argparse
+import traceback
+from collections.abc import Callable
 from functools import partial
 from multiprocessing import Pool
 from pathlib import Path
@@ -64,8 +66,20 @@ def main() -> None:
     where = environment() | {"threads": 1, "processes": options.processes}
     work = partial(run, methods=options.methods.split(","), out=options.out, where=where)
     with Pool(options.processes) as pool:
-        for lines in pool.imap_unordered(work, pairs):
+        failed = 0
+        for done, lines in pool.imap_unordered(partial(attempt, work), pairs):
+            failed += not done
             print(lines, flush=True)
+    if failed:
+        raise SystemExit(f"{failed} of {len(pairs)} failed")
+
+
+def attempt(work: Callable[[tuple[str, int]], str], pair: tuple[str, int]) -> tuple[bool, str]:
+    """Return whether the work was done, and what it says: a failure is no reason not to run the other streams."""
+    try:
+        return True, work(pair)
+    except Exception:
+        return False, f"{pair[0]} {pair[1]}: failed\n{traceback.format_exc()}"
 
 
 def run(pair: tuple[str, int], methods: list[str], out: Path, where: dict[str, Any]) -> str:
@@ -92,7 +106,7 @@ def run(pair: tuple[str, int], methods: list[str], out: Path, where: dict[str, A
         "features": stream.x.shape[1],
         "classes": len(np.unique(stream.y)),
         "concepts": len(known) or None,
-        "visits": 1 + np.count_nonzero(np.diff(stream.concept)) if known and "blended" not in name else None,
+        "visits": 1 + int(np.count_nonzero(np.diff(stream.concept))) if known and "blended" not in name else None,
         "methods": figures,
         "protocol": {
             "seed": seed,

@@ -1,4 +1,4 @@
-"""The benchmark's streams: every one that needs no files can be drawn, and the others from small files of their form."""
+"""The streams of the benchmark: those that need no files, and the others from small files of their form."""
 
 from __future__ import annotations
 

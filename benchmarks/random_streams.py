@@ -1,9 +1,9 @@
 """Random class-incremental streams in raw units through `partial_fit`: how many tasks are lost, with the defaults.
 
-Each seed draws a data set (digits, digits in units of their own, or a table of Gaussian classes whose features have one or
-very different scales), a division of its classes into tasks, their lengths (40 to 120 batches of 32 rows), and the size of
-the calls. A task is lost if, at the end, less than 80 % of its test rows are predicted rightly (and less than 90 % of what
-one network trained on that task alone reaches).
+Each seed draws a data set (digits, digits in another unit, or a table of Gaussian classes whose features have one or
+very different scales), a division of its classes into tasks, their lengths (40 to 120 batches of 32 rows), and the
+size of the calls. A task is lost if, at the end, less than 80 % of its test rows are predicted rightly, and less than
+90 % of what a linear model trained on that task alone reaches.
 
     python benchmarks/random_streams.py --seeds 0-199 --out results/streams/random.json
     python benchmarks/random_streams.py one-class --seeds 0-49

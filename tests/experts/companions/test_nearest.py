@@ -26,14 +26,15 @@ def test_agrees_with_scikit_learn_about_the_neighbours() -> None:
     assert_allclose(found, expected / expected.sum(axis=1, keepdims=True), rtol=1e-3)
 
 
-def test_forgets_the_oldest_rows_first() -> None:
+def test_forgets_the_oldest_rows_of_the_most_frequent_class() -> None:
     memory = NearestRows(capacity=5)
-    for value in range(4):
-        memory.add(np.full((2, 1), value, np.float32), np.array([value, value]))
-    assert_array_equal(memory.x.ravel(), [1, 2, 2, 3, 3])
-    assert_array_equal(memory.y, [1, 2, 2, 3, 3])
-    memory.add(np.arange(9, dtype=np.float32)[:, None], np.arange(9))
-    assert_array_equal(memory.y, [4, 5, 6, 7, 8])
+    memory.add(np.arange(4, dtype=np.float32)[:, None], np.array([0, 0, 0, 1]))
+    memory.add(np.arange(4, 8, dtype=np.float32)[:, None], np.array([2, 2, 2, 2]))
+    assert_array_equal(memory.x.ravel(), [1, 2, 3, 6, 7])
+    assert_array_equal(memory.y, [0, 0, 1, 2, 2])
+    memory.add(np.arange(9, dtype=np.float32)[:, None], np.zeros(9, np.int64))
+    assert_array_equal(memory.y, [1, 2, 2, 0, 0])
+    assert_array_equal(memory.x.ravel(), [3, 6, 7, 7, 8])
 
 
 @pytest.mark.parametrize("rows_seen", [20, 2 * ROWS_FOR_UNITS])

@@ -25,6 +25,8 @@ REHEARSED = 96
 """Remembered rows in a rehearsal step, beside those of the batch."""
 STEPS, YOUNG = 4, 60
 """Rehearsal steps for each of an expert's first batches, and the number of these; then ever fewer."""
+RECOUNTED = 64
+"""Batches of the replay, of all experts together, for which the gate's choices are counted again."""
 NEGLIGIBLE = 0.01
 """Probability below which a hypothesis about a row is ignored."""
 
@@ -127,8 +129,9 @@ class StreamMemory:
 
     def _recount(self, experts: Sequence[Expert]) -> None:
         """Compare the gate's choices with the replay: those noted while an expert was young are outdated soon."""
-        for expert in experts:
-            kept = [self.choices(kept.batch.x, len(experts)) for kept in expert.replay.kept]
+        each = max(1, RECOUNTED // len(experts))
+        for expert in experts[-RECOUNTED:]:
+            kept = [self.choices(kept.batch.x, len(experts)) for kept in expert.replay.kept[:each]]
             self.belief.recount(expert.id, np.concatenate([np.zeros(0, np.int64), *kept]), len(experts))
 
     def _network(self, expert: int, x: Tensor, outputs: int) -> FloatArray:

@@ -53,6 +53,7 @@ def test_contract(check: Callable[[MakePool], None], name: str) -> None:
     check(lambda: make_pool(name))
 
 
+@pytest.mark.slow
 def test_images_and_autoencoders_work() -> None:
     score = ScoreConfig("autoencoder", kl_weight="elbo")
     for check in (pool_checks.check_state_makes_the_same_expert, pool_checks.check_scores_are_one_per_row):

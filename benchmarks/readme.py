@@ -1,4 +1,4 @@
-"""Generate the tables of README, docs/results.md, docs/gates.md and benchmarks/README from the files in results/.
+"""Generate the tables of README, benchmarks/README and docs (results, gates, streams) from the files in results/.
 
     python benchmarks/readme.py    (or: make results)
 
@@ -14,9 +14,18 @@ from typing import Any
 
 import numpy as np
 
+from hge.data.named_streams import STREAMS
 from hge.experiments.paper_tables import paper_table as paper_cells
 from hge.experiments.recipes import PAPER
 from hge.experiments.results import NOT_COMPARABLE, Line, build_table, precision_of, read_results, spread
+from hge.experiments.stream_tables import (
+    StreamResults,
+    comparison_table,
+    cost_table,
+    methods_table,
+    outcome_table,
+    read_stream_results,
+)
 
 ROOT = Path(__file__).parent.parent
 DIGITS = ("split-digits", "permuted-digits", "recurring-digits")
@@ -382,6 +391,11 @@ def everything_table() -> str:
     return "\n".join(lines)
 
 
+def streams() -> list[StreamResults]:
+    """Return the results of `benchmarks/streams.py`, in the order of its streams."""
+    return read_stream_results(ROOT / "results/streams", list(STREAMS))
+
+
 PAGES = {
     "README.md": {"headline": headline_table},
     "docs/results.md": {
@@ -398,6 +412,12 @@ PAGES = {
     },
     "benchmarks/README.md": {"everything": everything_table},
     "docs/gates.md": {"sketches": sketches_table, "leaderboard": leaderboard_table, "unknown": unknown_table},
+    "docs/streams.md": {
+        "streams": lambda: comparison_table(streams()),
+        "outcomes": lambda: outcome_table(streams()),
+        "methods": lambda: methods_table(streams()),
+        "stream-costs": lambda: cost_table(streams()),
+    },
 }
 
 

@@ -35,7 +35,11 @@ ARRAYS = {
 PROTOTYPES: dict[str, Any] = ARRAYS | {"MLPClassifier": MLPClassifier((8,), learning_rate_init=0.01)}
 NEED_FEATURES = {"check_evidence_is_of_each_row_by_itself_and_changes_nothing"}
 OF_NETWORKS = {"check_costs_are_those_of_the_scores"}  # of three classes: fewer multiply-adds than a sketch
-NEED_ARRAYS = {"check_state_makes_the_same_expert", "check_state_that_does_not_fit_is_refused"}
+NEED_ARRAYS = {
+    "check_rehearsal_trains_the_network_alone",
+    "check_state_makes_the_same_expert",
+    "check_state_that_does_not_fit_is_refused",
+}
 
 
 def make_pool(name: str, **changes: Any) -> ClassifierPool:

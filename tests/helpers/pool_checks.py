@@ -81,6 +81,20 @@ def check_training_lowers_the_loss(make: MakePool) -> None:
     assert sum(losses[-5:]) < sum(losses[:5])
 
 
+def check_rehearsal_trains_the_network_alone(make: MakePool) -> None:
+    pool = trained_pool(make)
+    batch = batch_for(pool, seed=52)
+    scores, others, state = pool.scores([0, 1], batch.x), fingerprint(pool)[:3], pool.state(1)
+    before = pool.loss(1, batch, step=9)
+    for step in range(10):
+        pool.rehearse(1, batch, step)
+    assert pool.loss(1, batch, step=9) < before
+    np.testing.assert_array_equal(pool.scores([0, 1], batch.x), scores)
+    assert_same(others, fingerprint(pool)[:3])
+    for name in ("rows", "rows_at_refresh"):
+        assert torch.equal(pool.state(1)[name], state[name])
+
+
 def check_order_of_other_work_does_not_matter(make: MakePool) -> None:
     one, other = make(), make()
     for pool in (one, other):

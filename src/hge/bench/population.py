@@ -22,6 +22,7 @@ from hge.experts.networks import Shape
 from hge.gating.shortlist import Shortlist
 from hge.gating.switch_detection import RecentEntry
 from hge.learning.learner import Learner
+from hge.learning.training import train
 
 Images = Literal["28x28", "32x32x3"]
 PoolName = Literal["auto", "eager", "stacked"]
@@ -98,7 +99,7 @@ class Population:
         """Train an expert, bypassing the gate."""
         learner = self.learner
         for batch in batches:
-            learner.train(learner.experts[expert], RecentEntry(learner.steps, batch))
+            train(learner, learner.experts[expert], RecentEntry(learner.steps, batch))
             learner.steps += 1
 
     def infeasible(self, experts: int, plan: Plan) -> LeftOut | None:

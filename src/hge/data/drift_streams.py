@@ -1,8 +1,8 @@
-"""Streams whose concept changes, for prequential evaluation: generators, and image and real data in the order of a stream.
+"""Streams whose concept changes, for prequential evaluation: generators, and the rows of a data set as a concept.
 
-A stream is drawn from a generator of its own (`numpy.random.Generator`), so that a seed determines it. The generators of
-concepts follow their published definitions (STAGGER and Sine: Schlimmer and Granger 1986, Gama et al. 2004; Agrawal et al.
-1993; random RBF and LED: MOA).
+A stream is drawn from a generator of its own (`numpy.random.Generator`), so that a seed determines it. The generators
+of concepts follow their published definitions (STAGGER and Sine: Schlimmer and Granger 1986, Gama et al. 2004; Agrawal
+et al. 1993; random RBF and LED: MOA).
 """
 
 from __future__ import annotations
@@ -42,19 +42,21 @@ def visit(
 ) -> DriftStream:
     """Return a stream that visits the concepts in order, `rows` rows each.
 
-    Over `blend` rows around each boundary the rows of the next concept replace those of the last one more and more often.
+    Over `blend` rows around each boundary, rows of the next concept become ever more frequent: they change places with
+    rows of the last one, so that no row is lost or repeated.
     """
+    if not 0 <= blend <= rows:
+        raise ValueError(f"blend: got {blend}, expected 0 to {rows}, the rows of a visit")
     parts = [concepts[c](rows, rng) for c in order]
     x, y = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     concept = np.repeat(np.array(order, np.int64), rows)
     if blend:
         source = np.arange(len(y))
         for boundary in range(rows, len(y), rows):
-            around = np.arange(boundary - blend // 2, boundary + blend // 2)
-            later = rng.random(len(around)) < (np.arange(len(around)) + 0.5) / len(around)
-            swapped = later != (around >= boundary)
-            mirror = 2 * boundary - 1 - around
-            source[around[swapped]] = mirror[swapped]
+            before = np.arange(boundary - blend // 2, boundary)
+            swapped = before[rng.random(len(before)) < (np.arange(len(before)) + 0.5) / (2 * len(before))]
+            mirror = 2 * boundary - 1 - swapped
+            source[swapped], source[mirror] = mirror, swapped
         x, y, concept = x[source], y[source], concept[source]
     return DriftStream(x, y, concept, {c: concepts[c](held_out, rng) for c in sorted(set(order))})
 
@@ -134,7 +136,18 @@ def random_rbf(seed: int, inputs: int = 10, centroids: int = 50, classes: int = 
     return draw
 
 
-SEGMENTS = ("1110111", "0010010", "1011101", "1011011", "0111010", "1101011", "1101111", "1010010", "1111111", "1111011")
+SEGMENTS = (
+    "1110111",
+    "0010010",
+    "1011101",
+    "1011011",
+    "0111010",
+    "1101011",
+    "1101111",
+    "1010010",
+    "1111111",
+    "1111011",
+)
 
 
 def led(noise: float = 0.1) -> Concept:
@@ -154,16 +167,19 @@ def noise(inputs: int = 10, classes: int = 2) -> Concept:
     return lambda rows, rng: (rng.normal(size=(rows, inputs)).astype(np.float32), rng.integers(0, classes, rows))
 
 
-def of_rows(x: npt.NDArray[np.generic], y: npt.NDArray[np.generic], *, again: bool = False) -> Concept:
-    """Rows of a data set in random order; drawn without replacement until used up (or at all, if `again`)."""
-    left: list[int] = []
+def of_rows(x: npt.NDArray[np.generic], y: npt.NDArray[np.generic]) -> Concept:
+    """Rows of a data set in random order, each at most once: held-out rows are therefore not in the stream.
+
+    The concept remembers which rows were drawn, so it serves for one stream.
+    """
+    left: list[int] | None = None
 
     def draw(rows: int, rng: Rng) -> tuple[FloatRows, Labels]:
-        chosen: list[int] = []
-        while len(chosen) < rows:
-            if not left:
-                left.extend(rng.permutation(len(y)).tolist())
-            chosen.append(left.pop())
+        nonlocal left
+        left = rng.permutation(len(y)).tolist() if left is None else left
+        if rows > len(left):
+            raise ValueError(f"rows: got {rows}, expected at most {len(left)}: {len(y)} rows, each drawn at most once")
+        chosen, left = left[:rows], left[rows:]
         return x[chosen].astype(np.float32), y[chosen].astype(np.int64)
 
     return draw

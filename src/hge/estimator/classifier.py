@@ -44,7 +44,7 @@ from hge.learning.state import Snapshot, restore
 Rows = Any
 """Anything scikit-learn accepts as X or y, or a torch tensor."""
 
-BATCHES_PER_TURN = 64
+BATCHES_PER_TURN = 16
 """Number of batches after which `partial_fit` yields its lock to waiting threads, between two batches."""
 
 

@@ -89,10 +89,11 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         epochs : int, default=10
             Number of passes of `fit` over its rows; `partial_fit` makes one pass.
         routing : {"stream", "sample", "batch", "window"}, default="stream"
-            At prediction, weigh the experts by what the inputs say and, as far as they say nothing, by which expert was
-            in use last ("stream"; with `joint=True` or `memory_rows=0` the same as "sample"). Or select an expert for
-            each row independently ("sample"), or one for all rows of the call ("batch"). "window" treats the rows as consecutive rows of a stream that seldom changes; it requires a
-            likelihood: `joint=True`, or any `gate_score` but "autoencoder". A mixture ignores `routing`.
+            How experts are selected at prediction. "stream": all are weighed by what the inputs say and, as far as the
+            inputs say nothing, by which expert was in use last; with `joint=True` or `memory_rows=0` the same as
+            "sample". "sample": one expert for each row, independently. "batch": one for all rows of the call. "window":
+            the rows are consecutive rows of a stream that seldom changes; it requires a likelihood: `joint=True`, or
+            any `gate_score` but "autoencoder". A mixture ignores `routing`.
         class_capacity : int, default=64
             Maximum number of classes: the number of outputs of every expert. Labels need not be known in advance.
         organisation : {"flat", "tree", "lca"}, default="flat"
@@ -106,7 +107,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
             (NaN, wrong shape, unknown labels, no rows). The model is unchanged either way. Invalid parameters always
             raise an error.
         memory_rows : int, default=1000
-            Rows that each expert keeps. They are rehearsed, and at prediction the nearest of them and a linear model are
+            Rows that each expert keeps. They are rehearsed; at prediction the nearest of them and a linear model are
             pooled with the network, by how right each has been. 0: the network alone.
         label_evidence : bool, default=True
             In training, count labels that an expert was not trained on against it, and let any expert that accepts a

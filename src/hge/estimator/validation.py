@@ -66,6 +66,9 @@ def as_numpy(name: str, value: Any) -> Any:
 def check_rows(estimator: Any, X: Any, *, reset: bool) -> FloatRows:
     """Return X as a float32 copy, independent of the caller's array; raise an error if it is invalid."""
     X = as_numpy("X", X)
+    if not reset and _is_plain(X, estimator.n_features_in_) and not hasattr(estimator, "feature_names_in_"):
+        plain: FloatRows = X.astype(np.float32, order="C")  # scikit-learn's checks take longer than a training step
+        return plain
     with _naming("X"):
         x = (
             check_array(X, dtype=np.float32, allow_nd=True, input_name="X", estimator=estimator)
@@ -87,6 +90,9 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> FloatRows:
 def check_targets(y: Any, x: FloatRows) -> Labels:
     """Return y as one label per row; raise an error that names what is wrong."""
     y = as_numpy("y", y)
+    if _is_plain_target(y, len(x)):
+        plain: Labels = y
+        return plain
     if hasattr(y, "__len__") and getattr(y, "ndim", 1) > 0 and len(y) != len(x):
         raise ValueError(f"y: got {len(y)} labels for {len(x)} rows of X, expected one label per row")
     with _naming("y"):
@@ -96,6 +102,18 @@ def check_targets(y: Any, x: FloatRows) -> Labels:
         check_classification_targets(labels)
     found: Labels = labels
     return found
+
+
+def _is_plain(X: Any, features: int) -> bool:
+    """Return whether X is a common array of rows that needs no conversion but to float32, and is surely valid."""
+    if type(X) is not np.ndarray or X.ndim != 2 or X.shape[1] != features or not len(X) or X.dtype.kind not in "fiu":
+        return False
+    return bool(np.abs(X).max() <= LARGEST_INPUT)  # False for NaN
+
+
+def _is_plain_target(y: Any, rows: int) -> bool:
+    """Return whether y is a common array of one integer label per row."""
+    return type(y) is np.ndarray and y.shape == (rows,) and y.dtype.kind in "iu"
 
 
 @contextmanager

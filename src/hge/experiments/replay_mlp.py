@@ -48,6 +48,11 @@ class ReplayMLP:
             labels: npt.NDArray[Any] = self.classes[self.net(_tensor(X)).argmax(dim=1).numpy()]
         return labels
 
+    @property
+    def rows_kept(self) -> int:
+        """Rows in the reservoir."""
+        return min(self.seen, CAPACITY)
+
     def _remember(self, x: torch.Tensor, y: torch.Tensor, rng: np.random.Generator) -> None:
         """Reservoir sampling: every row seen so far is in the reservoir with the same probability."""
         for row, output in zip(x, y, strict=True):

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -53,6 +53,8 @@ class MethodResult:
     """Accuracy at the end on the held-out rows of each concept, in percent."""
     seconds: float
     """Time of predicting and learning the stream."""
+    cpu_seconds: float
+    """Processor time of the same, over all threads."""
     figures: dict[str, Any] = field(default_factory=dict)
     """What the method's `finish` returned."""
 
@@ -95,7 +97,7 @@ class StreamPlan:
     def run(self, name: str, method: StreamMethod, progress: Progress | None = None) -> MethodResult:
         """Predict and learn batch after batch, once; then predict the held-out rows, each concept in one call."""
         correct: list[npt.NDArray[np.bool_]] = []
-        right, total, started = 0, len(self.learned), perf_counter()
+        right, total, started, cpu_started = 0, len(self.learned), perf_counter(), process_time()
         for start in range(0, total, self.batch):
             rows = self.learned[start : start + self.batch]
             with _quietly():
@@ -108,9 +110,9 @@ class StreamPlan:
                 progress(name, done, total, 100 * right / max(done - self.batch, 1))
         with _quietly():
             figures = method.finish() if isinstance(method, Finishing) else {}
-            seconds = perf_counter() - started
+            seconds, cpu_seconds = perf_counter() - started, process_time() - cpu_started
             by_concept = tuple(100 * float(np.mean(method.predict(X) == y)) for X, y in self.held_out)
-        return MethodResult(name, np.concatenate(correct), by_concept, seconds, figures)
+        return MethodResult(name, np.concatenate(correct), by_concept, seconds, cpu_seconds, figures)
 
 
 def evaluate_stream(

@@ -56,6 +56,15 @@ class GatedExpertsMethod:
         self._record()
         return {"experts": self.model.n_experts_, "switches": self.switches}
 
+    @property
+    def rows_kept(self) -> int:
+        """Rows in memory: of the companions, of the replay, and those set aside; a row may be in several of them."""
+        learner = self.model._learner
+        kept = [one.batch for expert in learner.experts for one in expert.replay.kept]
+        kept += [entry.batch for entry in learner.recent]
+        companions = learner.memory.companions.values() if learner.memory is not None else ()
+        return sum(len(batch.y) for batch in kept) + sum(len(own.nearest) for own in companions)
+
     def _record(self) -> None:
         new = list(takewhile(lambda event: event is not self._last_event, reversed(self.model.events_)))[::-1]
         created = {(event.step, event.expert) for event in new if isinstance(event, ExpertCreated)}
@@ -131,6 +140,11 @@ class WindowNeighbours:
         found: Labels = self._model.predict(X)
         return found
 
+    @property
+    def rows_kept(self) -> int:
+        """Rows in the window."""
+        return len(self.rows)
+
 
 class RiverMethod:
     """A river classifier, row by row. The rows of a batch are predicted before the first of them is learned."""
@@ -164,6 +178,11 @@ class Standardised:
     def predict(self, X: Rows) -> Labels:
         """Predict the standardised rows."""
         return self.method.predict(self._scaled(X))
+
+    @property
+    def rows_kept(self) -> int:
+        """Rows that the method keeps in memory."""
+        return rows_kept(self.method)
 
     def _scaled(self, X: Rows) -> Rows:
         scaled: npt.NDArray[np.floating[Any]] = (X - self.mean) / self.deviation
@@ -232,6 +251,11 @@ STREAM_METHODS = {
 def available_methods() -> list[str]:
     """Return the names of the methods whose packages are installed."""
     return [name for name, entry in STREAM_METHODS.items() if not entry.needs or find_spec(entry.needs)]
+
+
+def rows_kept(method: StreamMethod) -> int:
+    """Return the number of rows of the stream that a method keeps in memory; 0 if it does not say."""
+    return int(getattr(method, "rows_kept", 0))
 
 
 def build_methods(names: Sequence[str], X: Rows, y: Labels, seed: int = 0) -> dict[str, StreamMethod]:

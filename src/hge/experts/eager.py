@@ -28,6 +28,7 @@ from hge.experts.optim import (
 )
 from hge.experts.pool import Costs, train_one_by_one
 from hge.experts.pool_spec import COUNTS, PoolSpec, as_evidence, copy_tensors, count_tensors, share_modules
+from hge.experts.scaling import frozen_scaling
 from hge.experts.score_set import ScoreSet
 from hge.experts.scores import Score, ScoreTrainer
 from hge.experts.weight_average import WeightAverage
@@ -118,6 +119,7 @@ class EagerPool:
             self._arithmetic(),
             self.keys.seeded("dropout", step, expert, device=self.device),
             network_mode(member.net, training=True, rows=len(batch)),
+            frozen_scaling(member.net),
         ):
             with self._autocast():
                 loss = nn.functional.cross_entropy(member.net(self._augmented(batch, expert, step)), batch.y)

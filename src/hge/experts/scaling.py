@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
@@ -67,3 +70,16 @@ class Standardise(nn.Module):
         self.variance += share * (variance - self.variance) + share * (1 - share) * shift.square()
         self.mean += share * shift
         self.rows += len(x)
+
+
+@contextmanager
+def frozen_scaling(net: nn.Module) -> Iterator[None]:
+    """Leave the statistics of a network in training as they are inside the block: its rows were counted before."""
+    own = [module for module in net.modules() if isinstance(module, Standardise) and module.training]
+    for module in own:
+        module.eval()
+    try:
+        yield
+    finally:
+        for module in own:
+            module.train()

@@ -1,7 +1,7 @@
 """Which expert predicts the next rows of a stream: the expert in use, unless the inputs say otherwise. No tensors here.
 
-The gate's choice for a row is an observation. How much it says is learned from the labelled past: if the gate chose expert
-B as often while A was in use as while B was, its choice of B says nothing, and the expert in use predicts.
+The gate's choice for a row is an observation. How much it says is learned from the labelled past: if the gate chose
+expert B as often while A was in use as while B was, its choice of B says nothing, and the expert in use predicts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from scipy.special import logsumexp
 
 from hge.gating.tree import FloatArray, IntArray
 
@@ -69,21 +68,25 @@ class StreamBelief:
     def posterior(self, choices: IntArray, experts: int) -> FloatArray:
         """Return [experts + 1, rows]: the probability that each row belongs to each expert, or to the rows set aside.
 
-        Either all rows of the call belong to one expert, most likely the one in use, or each row to any expert. The rows
-        themselves decide between the two: mixed rows are very unlikely in the first case.
+        Either all rows of the call belong to one expert, most likely the one in use, or each row to any expert. The
+        rows themselves decide between the two: mixed rows are very unlikely in the first case.
         """
         self._grow(experts)
+        if experts == 1 and self.in_use == 0:
+            return np.repeat([[1.0], [0.0]], len(choices), axis=1)
         likelihood = np.log(self._emissions()[:, choices])  # [hypotheses, rows]
         in_use = np.eye(experts + 1)[self.in_use]
         any_expert = np.append(np.full(experts, 1 / experts), 0.0)
         with np.errstate(divide="ignore"):  # without rows set aside, theirs is impossible
-            together = np.log(STAYS * in_use + (1 - STAYS) * any_expert)[:, None] + likelihood.sum(axis=1, keepdims=True)
+            together = np.log(STAYS * in_use + (1 - STAYS) * any_expert)[:, None] + likelihood.sum(
+                axis=1, keepdims=True
+            )
             alone = np.log(any_expert)[:, None] + likelihood
-        as_one = logsumexp(together)
-        as_many = logsumexp(alone, axis=0).sum()
+        as_one, rows = np.logaddexp.reduce(together, axis=None), np.logaddexp.reduce(alone, axis=0)
+        as_many = rows.sum()
         continues = 1 / (1 + np.exp(np.clip(as_many - as_one + np.log(1 / CONTINUES - 1), -500, 500)))
         one: FloatArray = np.exp(together - as_one)
-        many: FloatArray = np.exp(alone - logsumexp(alone, axis=0))
+        many: FloatArray = np.exp(alone - rows)
         posterior: FloatArray = continues * one + (1 - continues) * many
         return posterior
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from hge.learning.state import Snapshot
 
-SCHEMA = 4
+SCHEMA = 5
 """3: sketches instead of subspaces; 4: the state of each component stored separately (CHANGELOG.md)."""
 KEEP = 2
 """Number of checkpoints kept."""

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import compress
-from math import isfinite
 
 from hge.core import events
 from hge.core.config import LearnerConfig
@@ -15,7 +14,7 @@ from hge.core.randomness import Keys
 from hge.core.types import Batch
 from hge.experts.joint.calibration import Calibration
 from hge.experts.pool import ExpertPool, scorer, sketcher
-from hge.experts.replay import Expert, ReplayBatch
+from hge.experts.replay import Expert
 from hge.gating.promotion import Organisation
 from hge.gating.shortlist import Shortlist
 from hge.gating.switch_detection import OutlierRate, RecentBuffer, RecentEntry
@@ -29,10 +28,8 @@ from hge.learning.routing import Answerer
 from hge.learning.runs import learn_in_runs
 from hge.learning.state import Snapshot, restore, take_snapshot
 from hge.learning.stream_memory import StreamMemory
+from hge.learning.training import Trained, look, train, train_all
 from hge.learning.upkeep import Upkeep
-
-Trained = tuple[tuple[int, int], ...]
-"""(step of the batch, expert) for each training update."""
 
 
 class Learner:
@@ -118,20 +115,19 @@ class Learner:
         taken = best = self._forward(entry)
         if not best.accepts:
             entry.refused_by = best.expert.id
-            newcomer = self._accepting_newcomer(entry)
+            newcomer = self._accepting(self.newcomers, entry)
             if newcomer is not None:
                 self.evaluations["gate"] += 1
                 lower = best.scores_above(newcomer.expert.id)  # before it is trained (docs/paper.md, reading 4)
-                trained = self.train(newcomer.expert, entry)
+                trained = train(self, newcomer.expert, entry)
                 self.organisation.accepted(self.steps, newcomer.expert.id, lower, best.path)
                 taken = newcomer
-            elif (other := self._accepting_other(entry)) is not None:
-                trained = self.train(other.expert, entry)
-                taken = other
+            elif self.config.label_evidence and (other := self._accepting(self.tree.experts, entry)) is not None:
+                taken, trained = other, train(self, other.expert, entry)
             else:
                 self.emit(events.BatchSetAside(entry.step, best.expert.id, best.loss, best.bound))
         else:
-            trained = self.train(best.expert, entry)
+            trained = train(self, best.expert, entry)
 
         if self.recent.full:
             trained += self.process_outlier()
@@ -151,7 +147,7 @@ class Learner:
         trained: Trained = ()
         if last.high_loss:
             previous = self.experts[self.recent.previous_expert]
-            trained = self.train(previous, last)
+            trained = train(self, previous, last)
             self.outlier_rate.outliers += 1
             self.emit(events.OutlierSettled(self.steps, last.step, previous.id))
         self.recent.popleft()
@@ -170,7 +166,7 @@ class Learner:
                 if last is not best:
                     expert = self.review.if_same_task(last, entries, self.steps, robust=True)
         if expert is None and len(self.experts) == self.config.max_experts:
-            looks = [self._look(e.id, entries[0]) for e in self.experts]
+            looks = [look(self, e.id, entries[0]) for e in self.experts]
             expert = min(looks, key=lambda look: look.misfit).expert
             self.emit(events.ExpertReused(self.steps, expert.id, len(entries)))
         if expert is None:
@@ -179,7 +175,7 @@ class Learner:
             self.emit(events.ExpertCreated(self.steps, expert.id, len(entries)))
         else:
             self.outlier_rate.outliers += len(entries)
-        trained = self._train_all(expert, entries)
+        trained = train_all(self, expert, entries)
         self.recent.clear()
         return trained
 
@@ -190,11 +186,11 @@ class Learner:
         """
         if self.config.sticky or expert.id in self.newcomers:
             return None  # every batch in R was already offered to it
-        own = [entry.refused_by != expert.id and self._look(expert.id, entry).accepts for entry in entries]
+        own = [entry.refused_by != expert.id and look(self, expert.id, entry).accepts for entry in entries]
         reclaimed = list(compress(entries[: front(own)], own))
         if not reclaimed:
             return None
-        trained = self._train_all(expert, reclaimed)
+        trained = train_all(self, expert, reclaimed)
         self.emit(events.BatchesReclaimed(self.steps, expert.id, len(reclaimed)))
         return trained
 
@@ -202,14 +198,14 @@ class Learner:
         """GE_forward: the promoted expert with the lowest score or, if sticky, the last-used one while it accepts."""
         last = None
         if self.config.sticky and self.last_used not in self.newcomers:
-            last = self._look(self.last_used, entry)
+            last = look(self, self.last_used, entry)
             if last.accepts:
                 return last
         routes, ask = self._gate(entry)
         best, self.last_node = int(routes.expert[0]), int(routes.node[0])
-        look = last if last is not None and last.expert.id == best else self._look(best, entry)
+        chosen = last if last is not None and last.expert.id == best else look(self, best, entry)
         score, path, queried = float(routes.scores[best, 0]), self.tree.path(self.last_node), int(routes.queried[0])
-        return replace(look, score=score, path=path, ask=ask, queried=queried)
+        return replace(chosen, score=score, path=path, ask=ask, queried=queried)
 
     def _gate(self, entry: RecentEntry[Batch]) -> tuple[Routes, ScoreExperts]:
         """Route a batch as one group, by its mean score; also return the scoring function."""
@@ -219,57 +215,10 @@ class Learner:
         self.evaluations["gate"] += int(routes.queried[0])
         return routes, score
 
-    def _accepting_newcomer(self, entry: RecentEntry[Batch]) -> Look | None:
-        """Return the newcomer with the lowest loss among those whose bound is not exceeded; None if there is none."""
-        looks = [self._look(expert, entry) for expert in self.newcomers]
+    def _accepting(self, experts: Iterable[int], entry: RecentEntry[Batch]) -> Look | None:
+        """Return the expert with the lowest loss among those that accept the batch; None if there is none."""
+        looks = [look(self, expert, entry) for expert in experts]
         return min((look for look in looks if look.accepts), key=lambda look: look.loss, default=None)
-
-    def _accepting_other(self, entry: RecentEntry[Batch]) -> Look | None:
-        """Return the expert with the lowest loss among all that accept the batch, if labels count as evidence."""
-        if not self.config.label_evidence:
-            return None
-        looks = [self._look(expert, entry) for expert in self.tree.experts]
-        return min((look for look in looks if look.accepts), key=lambda look: look.loss, default=None)
-
-    def _look(self, expert: int, entry: RecentEntry[Batch]) -> Look:
-        """Compare an expert's loss on the batch with the expert's bound, without training."""
-        member = self.experts[expert]
-        loss = self.guard.loss(member, entry.batch, entry.step, self.steps)
-        admitted = not self.config.label_evidence or member.labels.admits(entry.batch.y.tolist())
-        return Look(member, loss, member.losses.bound(self.config.epsilon), admitted)
-
-    def train(self, expert: Expert, entry: RecentEntry[Batch]) -> Trained:
-        """Train on a new batch or one from R; add its loss to the statistics and the batch to the replay."""
-        self.guard.take(expert, self.steps)
-        if self.memory is not None:
-            self.memory.learn(expert, entry.batch)
-        loss = self.pool.train(expert.id, entry.batch, entry.step)
-        entry.expert = expert.id
-        trained: Trained = ()
-        if isfinite(loss):
-            trained = self.remember(expert, entry, loss)
-            if self.memory is not None:
-                self.memory.rehearse(expert, entry.batch, entry.step)
-        else:
-            self.emit(events.UpdateSkipped(self.steps, expert.id, entry.step))
-            self.guard.mend(expert, self.steps)
-        # An outlier from R goes to the expert that was in use when it arrived, which may have changed since.
-        if entry.step == self.steps and expert.id != self.last_used:
-            self.emit(events.ExpertChanged(self.steps, self.last_used, expert.id))
-            self.last_used = expert.id
-        return trained
-
-    def _train_all(self, expert: Expert, entries: Iterable[RecentEntry[Batch]]) -> Trained:
-        return tuple(pair for entry in entries for pair in self.train(expert, entry))
-
-    def remember(self, expert: Expert, entry: RecentEntry[Batch], loss: float) -> Trained:
-        """Add a batch that an expert was trained on to its loss statistics and its replay."""
-        expert.losses.update(loss)
-        if self.config.label_evidence:
-            expert.labels.update(entry.batch.y.tolist())
-        key = self.keys.integer("replay", entry.step, expert.id)
-        expert.replay.add(ReplayBatch(entry.step, entry.batch), key)
-        return ((entry.step, expert.id),)
 
     def new_expert(self) -> Expert:
         """Add an untrained expert, neither promoted nor on probation."""

@@ -39,7 +39,8 @@ class Answerer:
     def route(self, x: Tensor, routing: Routing) -> Routes:
         """Choose an expert per row, independently of the other rows, or one for all rows (`routing="batch"`).
 
-        `routing="stream"` starts from the expert in use (`gating/stream_belief.py`). `routing="window"` treats the rows as consecutive rows of a stream that seldom changes (`window_routing.py`).
+        `routing="stream"` starts from the expert in use (`gating/stream_belief.py`). `routing="window"` treats the rows
+        as consecutive rows of a stream that seldom changes (`window_routing.py`).
 
         The gate chooses among the promoted experts. A newcomer then takes over a row if the difference between its
         score and the chosen expert's is below a threshold, set from that difference on the replay of both.
@@ -71,14 +72,18 @@ class Answerer:
         for e in np.unique(expert):
             rows = np.flatnonzero(expert == e)
             for part in np.split(rows, range(ROWS_AT_ONCE, len(rows), ROWS_AT_ONCE)):
-                result[part] = memory.probabilities(int(e), x[torch.from_numpy(part)].to(self.learner.pool.device), outputs)
+                result[part] = memory.probabilities(
+                    int(e), x[torch.from_numpy(part)].to(self.learner.pool.device), outputs
+                )
         return result
 
     def stream_probabilities(self, x: Tensor, outputs: int) -> FloatArray:
         """Return [rows, outputs]: class probabilities of all experts, weighted by the belief in each."""
         memory, belief, device = self.learner.memory, self._belief(x), self.learner.pool.device
         assert memory is not None
-        parts = zip(torch.split(x, ROWS_AT_ONCE), np.split(belief, range(ROWS_AT_ONCE, len(x), ROWS_AT_ONCE), 1), strict=True)
+        parts = zip(
+            torch.split(x, ROWS_AT_ONCE), np.split(belief, range(ROWS_AT_ONCE, len(x), ROWS_AT_ONCE), 1), strict=True
+        )
         aside = memory.rows_aside(self.learner.recent, self.learner.experts[self.learner.last_used])
         return np.concatenate([memory.mixture(rows.to(device), share, outputs, aside) for rows, share in parts])
 
@@ -133,10 +138,11 @@ class Answerer:
         """Return [groups]: softmax of the queried experts' negative scores, in units of the chosen one's spread.
 
         The spread is the standard deviation of single-row scores on the expert's replay, also for batches. The joint
-        score and the window score are already probabilities.
+        score, the window score and the belief of "stream" are already probabilities.
         """
         chosen = routes.expert
-        if self.calibration is not None or routing == "window":
+        by_belief = routing == "stream" and self.learner.memory is not None
+        if self.calibration is not None or routing == "window" or by_belief:
             probability: FloatArray = np.exp(-routes.scores[chosen, np.arange(len(chosen))])
             return probability
         spreads = {int(e): max(float(self._scores_on_replay(int(e), int(e)).std()), 1e-12) for e in np.unique(chosen)}

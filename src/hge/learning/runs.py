@@ -12,6 +12,7 @@ from hge.experts.replay import Expert
 from hge.gating.switch_detection import RecentEntry
 from hge.gating.tree import ROOT
 from hge.learning.online import Step
+from hge.learning.training import remember
 
 if TYPE_CHECKING:
     from hge.learning.learner import Learner
@@ -54,7 +55,7 @@ def _run(learner: Learner, pulled: deque[Batch], stream: Iterator[Batch]) -> Ite
         bound = expert.losses.bound(config.epsilon)
         with learner.recent.whole_batch():
             learner.recent.append(entry)
-            trained = learner.remember(expert, entry, loss)
+            trained = remember(learner, expert, entry, loss)
             if learner.recent.full:
                 trained += learner.process_outlier()  # trains only at the end of a run
             learner.evaluations["gate"] += queried

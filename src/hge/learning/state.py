@@ -60,7 +60,12 @@ def take_snapshot(learner: Learner) -> Snapshot:
     facts["guard"], good = learner.guard.state()
     facts["calibration"], joint = (None, {}) if learner.calibration is None else learner.calibration.state()
     facts["memory"], memory = (None, {}) if learner.memory is None else learner.memory.state()
-    tensors = named("memory", memory) | named("kept", good) | named("joint", joint) | named("shared", learner.pool.shared_state())
+    tensors = (
+        named("memory", memory)
+        | named("kept", good)
+        | named("joint", joint)
+        | named("shared", learner.pool.shared_state())
+    )
     for place, entry in enumerate(learner.recent):
         put_batch(tensors, f"recent.{place}", entry.batch)
     experts = []

@@ -80,7 +80,7 @@ class StreamMemory:
         return network if own is None else own.probabilities(flat(x), network)
 
     def mixture(self, x: Tensor, posterior: FloatArray, outputs: int, aside: NearestRows) -> FloatArray:
-        """Return [rows, outputs]: the probabilities of the experts and of the rows set aside, weighted by the belief."""
+        """Return [rows, outputs]: the probabilities of the experts and of the rows set aside, by the belief in each."""
         result, weight = np.zeros((len(x), outputs)), np.where(posterior < NEGLIGIBLE, 0.0, posterior)
         for hypothesis, share in enumerate(weight):
             rows = np.flatnonzero(share)
@@ -98,8 +98,8 @@ class StreamMemory:
     def rows_aside(self, recent: RecentBuffer[Batch], last_used: Expert) -> NearestRows:
         """Return the rows that no expert has accepted so far, for prediction.
 
-        If most of their labels are known to the expert in use, and others are new, they add to what it knows: its rows are
-        among them. If all labels are known, the loss was too high, and they contradict it.
+        If most of their labels are known to the expert in use, and others are new, they add to what it knows: its rows
+        are among them. If all labels are known, the loss was too high, and they contradict it.
         """
         batches, aside = [entry.batch for entry in recent if entry.high_loss], NearestRows(2 * self.rows)
         new = [label not in last_used.labels for batch in batches for label in batch.y.tolist()]

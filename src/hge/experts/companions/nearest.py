@@ -23,7 +23,9 @@ ROWS_FOR_UNITS = 128
 
 
 class NearestRows:
-    """A first-in, first-out memory of rows; distances are measured in units of their own if inputs differ in kind.
+    """A memory of the latest rows of each class; distances are in units of their own if inputs differ in kind.
+
+    Classes share the capacity equally, so that one that no longer comes is not forgotten for the others.
 
     >>> memory = NearestRows(capacity=100)
     >>> memory.add(np.array([[0.0], [0.1], [5.0]], np.float32), np.array([0, 0, 1]))
@@ -43,11 +45,12 @@ class NearestRows:
         return len(self.y)
 
     def add(self, x: FloatRows, y: Labels) -> None:
-        """Remember flat rows; forget the oldest beyond the capacity."""
-        x, y = x[-self.capacity :], y[-self.capacity :]
-        old = max(0, len(self) + len(x) - self.capacity)
-        self.x = np.concatenate([self.x[old:], x]) if len(self) else x.copy()
-        self.y = np.concatenate([self.y[old:], y])
+        """Remember flat rows; beyond the capacity, forget the oldest rows of the most frequent classes."""
+        self.x = np.concatenate([self.x, x]) if len(self) else x.copy()
+        self.y = np.concatenate([self.y, y])
+        if len(self) > self.capacity:
+            kept = _latest_of_each_class(self.y, self.capacity)
+            self.x, self.y = self.x[kept], self.y[kept]
         self._measured = None
         if self.units is None and len(self) >= ROWS_FOR_UNITS:
             self.units = self._units()
@@ -84,3 +87,19 @@ class NearestRows:
     def _units(self) -> FloatRows:
         units: FloatRows = (1 / units_of(torch.from_numpy(self.x).double())).float().numpy()
         return units
+
+
+def _latest_of_each_class(y: Labels, capacity: int) -> npt.NDArray[np.bool_]:
+    """Return which rows are among the last ones of their class, as many of each class as fit into the capacity.
+
+    >>> _latest_of_each_class(np.array([7, 7, 3, 7, 7]), capacity=3).tolist()  # two of class 7, the one of class 3
+    [False, False, True, True, True]
+    """
+    _, kind, counts = np.unique(y[::-1], return_inverse=True, return_counts=True)
+    order = np.argsort(kind, kind="stable")
+    age = np.empty(len(y), np.int64)  # 0 for the last row of a class
+    age[order] = np.arange(len(y)) - np.repeat(np.cumsum(counts) - counts, counts)
+    quota = int(np.sort(age)[capacity - 1])
+    full = age < quota
+    latest: npt.NDArray[np.bool_] = full | ((age == quota) & (np.cumsum(age == quota) <= capacity - full.sum()))
+    return latest[::-1]

@@ -17,8 +17,8 @@ HIGHEST = 3.0
 class OpinionPool:
     """Logarithmic opinion pool: the product of the models' probabilities, each to the power of its weight.
 
-    The weights are trained by gradient steps on the logarithmic loss of every batch before it is learned, so they measure
-    predictions of new rows. A weight above 1 corrects a model that is right more often than it claims.
+    The weights are trained by gradient steps on the logarithmic loss of every batch before it is learned, so they
+    measure predictions of new rows. A weight above 1 corrects a model that is right more often than it claims.
 
     >>> pool = OpinionPool(models=2)
     >>> right, wrong = np.array([[0.8, 0.2]]), np.array([[0.4, 0.6]])

@@ -18,6 +18,7 @@ from hge.experts.augment import flip_and_crop
 from hge.experts.fast.cuda_graphs import Graphs, SideStream
 from hge.experts.fast.memory import ExpertStore
 from hge.experts.optim import masked_step, network_mode
+from hge.experts.scaling import frozen_scaling
 from hge.gating.switch_detection import LossStats
 
 STEPS_PER_LAUNCH = 4
@@ -120,8 +121,10 @@ class Steps:
         """Update the network alone; running statistics are unchanged. Returns the loss."""
         with self.store.arithmetic():
             before, skip = self.store.running.clone(), torch.zeros_like(self.stopped)
-            with self.store.autocast(), self._training_mode(len(x)):
-                loss = nn.functional.cross_entropy(self.store.net(flip_and_crop(self.store.prepare(x), augmentation)), y)
+            with self.store.autocast(), self._training_mode(len(x)), frozen_scaling(self.store.net):
+                loss = nn.functional.cross_entropy(
+                    self.store.net(flip_and_crop(self.store.prepare(x), augmentation)), y
+                )
             self.store.optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             gradients = [p.grad for p in self.store.weights if p.grad is not None]

@@ -1,0 +1,117 @@
+"""The defaults on streams as users have them: one pass, raw units, test then train."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from hge import GatedExperts
+from hge.data.drift_streams import DriftStream, noise, random_rbf, sine, stagger, visit
+
+ROWS = 32
+
+
+def prequential(model: GatedExperts, stream: DriftStream) -> float:
+    right = []
+    for start in range(0, len(stream), ROWS):
+        x, y = stream.x[start : start + ROWS], stream.y[start : start + ROWS]
+        if start:
+            right.append(model.predict(x) == y)
+        model.partial_fit(x, y)
+    return float(np.concatenate(right).mean())
+
+
+@pytest.mark.slow
+def test_who_answers_when_the_inputs_do_not_tell() -> None:
+    """STAGGER: the inputs of all concepts are alike. The right experts are found, and found again, by the labels."""
+    model, rng = GatedExperts(), np.random.default_rng(100)
+    assert prequential(model, visit([stagger(k) for k in range(3)], (0, 1, 0, 2, 1), 1500, rng)) > 0.96
+    assert model.n_experts_ == 3
+
+
+@pytest.mark.slow
+def test_reversed_labels() -> None:
+    model, rng = GatedExperts(), np.random.default_rng(100)
+    assert prequential(model, visit([sine(0), sine(1)], (0, 1, 0, 1), 1000, rng)) > 0.92
+    assert model.n_experts_ == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("concept", [random_rbf(3), noise()], ids=["rbf", "noise"])
+def test_a_stream_that_does_not_change_has_one_expert(concept: object) -> None:
+    model = GatedExperts()
+    prequential(model, visit([concept], (0,), 3000, np.random.default_rng(100)))  # type: ignore[list-item]
+    assert model.n_experts_ == 1
+
+
+@pytest.fixture(scope="module")
+def digit_by_digit() -> GatedExperts:
+    """One pass over the ten digits, one after the other: four to six batches each."""
+    X, y = load_digits(return_X_y=True)
+    order = np.argsort(y, kind="stable")
+    model = GatedExperts()
+    for start in range(0, len(y), 20):
+        model.partial_fit(X[order[start : start + 20]], y[order[start : start + 20]])
+    return model.flush()
+
+
+@pytest.mark.slow
+def test_one_class_at_a_time_in_one_pass(digit_by_digit: GatedExperts) -> None:
+    X, y = load_digits(return_X_y=True)
+    assert digit_by_digit.score(X, y) > 0.93  # all rows mixed, in one call
+    assert min(digit_by_digit.score(X[y == k], y[y == k]) for k in range(10)) > 0.9
+
+
+@pytest.mark.slow
+def test_a_saved_model_predicts_the_same_and_learns_the_same(digit_by_digit: GatedExperts, tmp_path: Path) -> None:
+    X, y = load_digits(return_X_y=True)
+    digit_by_digit.save(tmp_path / "model")
+    loaded = GatedExperts.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict_proba(X), digit_by_digit.predict_proba(X))
+    for model in (loaded, digit_by_digit):
+        model.partial_fit(X[:320], y[:320])
+    np.testing.assert_array_equal(loaded.predict_proba(X), digit_by_digit.predict_proba(X))
+
+
+def test_rows_set_aside_predict_the_next_ones() -> None:
+    """After one batch of a new task no expert has been trained on it, but its rows are remembered."""
+    rng = np.random.default_rng(0)
+    model = GatedExperts()
+    for _ in range(12):
+        x = rng.normal(size=(ROWS, 3))
+        model.partial_fit(x, (x[:, 0] > 0).astype(int))
+    x = rng.normal(size=(ROWS, 3)) + 20
+    model.partial_fit(x, 2 + (x[:, 0] > 20).astype(int))
+    assert model.n_experts_ == 1
+    x = rng.normal(size=(200, 3)) + 20
+    assert (model.predict(x) == 2 + (x[:, 0] > 20)).mean() > 0.75
+
+
+@pytest.mark.parametrize("routing", ["stream", "sample", "batch", "window"])
+def test_every_routing_gives_probabilities(routing: str) -> None:
+    rng = np.random.default_rng(0)
+    model = GatedExperts(routing=routing)
+    for shift in (0, 10):
+        for _ in range(6):
+            x = rng.normal(size=(ROWS, 3)) + shift
+            model.partial_fit(x, (x[:, 0] > shift).astype(int) + 2 * (shift > 0))
+    x = rng.normal(size=(7, 3))
+    np.testing.assert_allclose(model.predict_proba(x).sum(axis=1), 1)
+    expert, confidence = model.predict_expert(x)
+    assert model.n_experts_ == 2
+    assert set(expert) <= {0, 1}
+    assert (confidence > 0).all()
+    assert (confidence <= 1).all()
+
+
+def test_the_network_alone() -> None:
+    rng = np.random.default_rng(0)
+    model = GatedExperts(memory_rows=0)
+    for _ in range(40):
+        x = rng.normal(size=(ROWS, 3))
+        model.partial_fit(x, (x[:, 0] > 0).astype(int))
+    x = rng.normal(size=(200, 3))
+    assert (model.predict(x) == (x[:, 0] > 0)).mean() > 0.9

@@ -9,12 +9,22 @@ import torch
 from hge.core.config import LearnerConfig, OptimiserConfig, Precision, ScoreConfig, ScoreName
 from hge.core.events import Emit
 from hge.core.randomness import Keys
-from hge.estimator.validation import FloatRows, check_choice, check_networks, pick_factory
+from hge.estimator.validation import (
+    FloatRows,
+    check_choice,
+    check_classifier,
+    check_count,
+    check_networks,
+    pick_factory,
+    try_out,
+)
 from hge.experts.eager import EagerPool
 from hge.experts.fast.pool import StackedPool
 from hge.experts.networks import AUTOENCODERS, NETS
 from hge.experts.optim import resolve_device
+from hge.experts.pool import ExpertPool
 from hge.experts.pool_spec import PoolSpec
+from hge.experts.sklearn_pool import ClassifierPool
 from hge.learning.learner import Learner
 
 
@@ -23,14 +33,25 @@ def assemble(model: Any, x: FloatRows, capacity: int, keys: Keys, emit: Emit) ->
     if model.mixture and not model.joint:
         raise ValueError("mixture: got True, expected joint=True beside it")
     check_choice("pool", model.pool, ("auto", "eager", "stacked"))
+    if model.expert is not None:
+        check_classifier(model.expert, joint=model.joint)
     spec, config = _spec(model, x, capacity), _config(model)
-    by_name = isinstance(model.net, str) and isinstance(model.autoencoder, str)
-    fast = model.pool == "stacked" or (model.pool == "auto" and by_name)
     with torch.inference_mode(False):  # the weights must be trainable even if the caller is in inference mode
-        pool = (StackedPool if fast else EagerPool)(spec, keys, torch.device(resolve_device(model.device)))
+        pool = _pool(model, spec, keys, x)
         learner = Learner(config, pool, keys, emit)
     check_networks(pool, capacity, x[:1])
     return learner
+
+
+def _pool(model: Any, spec: PoolSpec, keys: Keys, x: FloatRows) -> ExpertPool:
+    device = torch.device(resolve_device(model.device))
+    if model.expert is not None:
+        classifiers = ClassifierPool(spec, keys, model.expert)
+        try_out(classifiers, x[: check_count("batch_size", model.batch_size)])
+        return classifiers
+    by_name = isinstance(model.net, str) and isinstance(model.autoencoder, str)
+    fast = model.pool == "stacked" or (model.pool == "auto" and by_name)
+    return (StackedPool if fast else EagerPool)(spec, keys, device)
 
 
 def _spec(model: Any, x: FloatRows, capacity: int) -> PoolSpec:

@@ -149,8 +149,8 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
     def load(cls, path: str | Path, **changed: Any) -> GatedExperts:
         """Load a model written by `save`; `partial_fit` continues exactly where it stopped.
 
-        `changed` replaces saved parameters. Custom networks are saved as weights only: pass their factories again
-        (`net=…`, `autoencoder=…`).
+        `changed` replaces saved parameters. Custom networks and classifiers are saved as weights only: pass them again
+        (`net=…`, `autoencoder=…`, `expert=…`).
         """
         for name in changed:
             if name not in cls._get_param_names():
@@ -159,7 +159,8 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
         try:
             for name in facts["factories"]:
                 if name not in changed:
-                    raise ValueError(f"{name}: got nothing, expected the factory of the model in {path}")
+                    what = "classifier" if name == "expert" else "factory"
+                    raise ValueError(f"{name}: got nothing, expected the {what} of the model in {path}")
             model = cls(**facts["parameters"] | changed)
             model._become(snapshot, facts)
         except (KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from sklearn.base import BaseEstimator
 
@@ -18,6 +18,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         self,
         *,
         net: str | NetFactory = "mlp",
+        expert: Any = None,
         scale: Literal["standard", "none"] = "standard",
         gate_score: ScoreName = "sketch",
         joint: bool = False,
@@ -61,6 +62,11 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         net : {"mlp", "mlp-wide", "mlp-relu-logits", "resnet18", "resnet18-cifar", "conv4"} or callable, default="mlp"
             Network of every expert, or a factory `(shape of one input, outputs) -> nn.Module` of a network that
             returns logits.
+        expert : classifier or None, default=None
+            Classifier to use as experts instead of networks: an unfitted one with `partial_fit(X, y, classes=…)` and
+            `predict_proba(X)`, such as `SGDClassifier(loss="log_loss")`. Each expert is a clone. Images are flattened.
+            `net`, `pool`, `precision`, `device`, `average` and, unless `gate_score="autoencoder"`, `optimiser`, `lr`,
+            `momentum` and `weight_decay` have no effect; `joint=True` is not available.
         scale : {"standard", "none"}, default="standard"
             Standardise the inputs in every expert, by the mean and standard deviation of its training rows (of each
             feature; for images, of each channel), and clip them at 10 standard deviations. With "none", inputs should
@@ -157,6 +163,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
             each fit.
         """
         self.net = net
+        self.expert = expert
         self.scale = scale
         self.gate_score = gate_score
         self.joint = joint

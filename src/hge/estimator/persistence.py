@@ -25,7 +25,7 @@ def save_model(model: Any, folder: Path) -> None:
         raise ValueError(f"labels: got {labels.dtype}, expected numbers or text to save them")
     facts = {
         "parameters": _parameters(model),
-        "factories": [name for name, value in model.get_params(deep=False).items() if callable(value)],
+        "factories": [name for name, value in model.get_params(deep=False).items() if _is_object(name, value)],
         "classes": [labels.dtype.str, labels.tolist()],
         "outputs": list(model._outputs.items()),
         "closed": model._closed,
@@ -43,10 +43,10 @@ def save_model(model: Any, folder: Path) -> None:
 
 
 def _parameters(model: Any) -> dict[str, Any]:
-    """Return the parameters as JSON values, without factories, which must be passed to `load` again."""
+    """Return the parameters as JSON values, without factories and classifiers, to be passed to `load` again."""
     parameters = {}
     for name, value in model.get_params(deep=False).items():
-        if callable(value):
+        if _is_object(name, value):
             continue
         if isinstance(value, np.generic):
             value = value.item()
@@ -56,6 +56,10 @@ def _parameters(model: Any) -> dict[str, Any]:
             raise ValueError(f"{name}: got {value!r}, expected a number, a text or None to save it")
         parameters[name] = value
     return parameters
+
+
+def _is_object(name: str, value: Any) -> bool:
+    return callable(value) or (name == "expert" and value is not None)
 
 
 def read_model(folder: Path) -> tuple[Snapshot, dict[str, Any]]:

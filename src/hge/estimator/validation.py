@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_array, check_X_y, validate_data
 from hge.core.types import Batch
 from hge.experts.networks import Shape
 from hge.experts.pool import ExpertPool
+from hge.experts.sklearn_pool import ClassifierPool
 
 FloatRows = npt.NDArray[np.float32]
 Labels = npt.NDArray[Any]
@@ -189,6 +190,27 @@ def check_networks(pool: ExpertPool, outputs: int, row: FloatRows) -> None:
     scores = _try("autoencoder", lambda: pool.scores([0], x))
     if scores.shape != (1, 1):
         raise ValueError(f"autoencoder: got scores of shape {scores.shape} for one row, expected (1, 1)")
+
+
+def check_classifier(expert: Any, *, joint: bool) -> None:
+    """Check that a classifier can be an expert: an instance that learns row by row and gives probabilities."""
+    methods = ("partial_fit", "predict_proba", "get_params")
+    if isinstance(expert, type):
+        raise ValueError(f"expert: got the class {expert.__name__}, expected an unfitted instance of it")
+    missing = [name for name in methods if not callable(getattr(expert, name, None))]
+    if missing:
+        raise ValueError(
+            f"expert: got {type(expert).__name__} without {missing[0]}, expected a classifier with {', '.join(methods)}"
+        )
+    if joint:
+        raise ValueError(
+            "joint: got True with expert=…, expected joint=False: only networks have the features it needs"
+        )
+
+
+def try_out(pool: ClassifierPool, rows: FloatRows) -> None:
+    """Train a clone of the classifier on some rows, so that one that cannot learn them is rejected before training."""
+    _try("expert", lambda: pool.try_out(torch.from_numpy(rows)))
 
 
 def pick_factory(name: str, value: Any, known: dict[str, Any]) -> Any:

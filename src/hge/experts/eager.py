@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from math import isfinite, nan
+from math import nan
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -27,10 +26,11 @@ from hge.experts.optim import (
     network_mode,
     state_of,
 )
-from hge.experts.pool import Costs
+from hge.experts.pool import Costs, train_one_by_one
 from hge.experts.pool_spec import COUNTS, PoolSpec, as_evidence, copy_tensors, count_tensors, share_modules
 from hge.experts.scaling import frozen_scaling
-from hge.experts.scores import UNSUITABLE, Score, ScoreTrainer
+from hge.experts.score_set import ScoreSet
+from hge.experts.scores import Score, ScoreTrainer
 from hge.experts.weight_average import WeightAverage
 from hge.gating.switch_detection import LossStats
 from hge.gating.tree import FloatArray
@@ -43,7 +43,7 @@ class EagerPool:
         self.spec = spec
         self.keys = keys
         self.device = device
-        self.space = spec.build_space(device)
+        self.score_set = ScoreSet(spec, device)
         self.members: list[_Member] = []
 
     @property
@@ -64,18 +64,15 @@ class EagerPool:
     def create(self, expert: int) -> None:
         """Add an untrained expert, its weights drawn by (seed, expert)."""
         assert expert == len(self.members), "experts are numbered in order of creation"
-        net, score = self.spec.build(self.keys, expert, self.device, self.space)
+        net, score = self.spec.build(self.keys, expert, self.device, self.score_set.space)
         if any(share_modules(net, member.net) for member in self.members):
             raise ValueError("net: got the same module from the factory twice, expected a new one for each expert")
         optimiser = build_optimiser(self.spec.optimiser, net.parameters())
-        self.members.append(_Member(net, optimiser, ScoreTrainer(score), self.spec.build_average(net)))
+        self.members.append(_Member(net, optimiser, self.score_set.add(score), self.spec.build_average(net)))
 
     def finish_deferred(self) -> None:
         """Fix the sketches' space."""
-        if self.space.first_rows:
-            trainer = self.members[self.space.owner].trainer
-            trainer.score.finish_deferred()
-            trainer.refresh()
+        self.score_set.finish_deferred()
 
     @torch.no_grad()
     def loss(self, expert: int, batch: Batch, step: int) -> float:
@@ -91,10 +88,8 @@ class EagerPool:
 
     def train(self, expert: int, batch: Batch, step: int) -> float:
         """Take one optimiser step on the expert and train its score."""
-        if self.space.has_rows_of_another(expert):
-            self.finish_deferred()
-        self.space.owner = expert
-        member, x = self.members[expert], as_float(batch.x)
+        self.score_set.prepare(expert)
+        member = self.members[expert]
         buffers = [(buffer, buffer.clone()) for buffer in member.net.buffers()]
         with (
             self._arithmetic(),
@@ -112,8 +107,8 @@ class EagerPool:
             member.optimiser.step()
         if member.average is not None:
             member.average.update(skip=torch.zeros((), device=self.device))
-        with self._arithmetic(), self._autocast():
-            member.trainer.train(x, batch.y, self.keys.generator("noise", step, expert, device=self.device))
+        noise = self.keys.generator("noise", step, expert, device=self.device)
+        self.score_set.train(expert, batch.x, batch.y, noise)
         return float(loss.detach())
 
     def rehearse(self, expert: int, batch: Batch, step: int) -> None:
@@ -146,43 +141,19 @@ class EagerPool:
         ordered_pairs: Sequence[tuple[int, int]] = (),
     ) -> Iterator[float]:
         """Compute the loss of each batch before training on it."""
-        for step, batch in items:
-            if ordered_pairs and not self._in_order(ordered_pairs, batch.x):
-                return
-            if not self.loss(expert, batch, step) <= losses.bound(epsilon):
-                return
-            loss = self.train(expert, batch, step)
-            if not isfinite(loss):
-                return
-            yield loss
-
-    def _in_order(self, ordered_pairs: Sequence[tuple[int, int]], x: Tensor) -> bool:
-        queried = sorted({expert for pair in ordered_pairs for expert in pair})
-        scores = dict(zip(queried, self.batch_scores(queried, x), strict=True))
-        return all(scores[expert] < scores[other] for expert, other in ordered_pairs)
+        return train_one_by_one(self, expert, items, losses, epsilon, ordered_pairs)
 
     def scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
         """Query each expert in turn."""
-        return self._query(experts, lambda score: score.score(as_float(x), batch_statistics=False))
+        return self.score_set.scores(experts, x)
 
     def batch_scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
         """Query each expert in turn."""
-        return self._query(experts, lambda score: score.score_together(as_float(x)))
+        return self.score_set.batch_scores(experts, x)
 
     def sketches(self, experts: Sequence[int], x: Tensor, *, together: bool) -> FloatArray:
         """Query each expert in turn."""
-
-        def sketch(score: Score) -> Tensor:
-            own = {name: tensor[None] for name, tensor in score.gate_tensors().items()}
-            return score.sketches(own, score.preprocess(as_float(x)), together=together)[0]
-
-        return self._query(experts, sketch)
-
-    @torch.no_grad()
-    def _query(self, experts: Sequence[int], evaluate: Callable[[Score], Tensor]) -> FloatArray:
-        with self._arithmetic(), self._autocast():
-            scores = torch.stack([evaluate(self.members[e].score) for e in experts]).double()
-        return np.asarray(scores.nan_to_num(nan=UNSUITABLE, posinf=UNSUITABLE, neginf=UNSUITABLE).cpu())
+        return self.score_set.sketches(experts, x, together=together)
 
     @torch.no_grad()
     def logits(self, expert: int, x: Tensor) -> Tensor:
@@ -217,18 +188,16 @@ class EagerPool:
 
     def shared_state(self) -> dict[str, Tensor]:
         """Return a copy of the sketches' space."""
-        return copy_tensors(self.space.state(), on_host=True)
+        return copy_tensors(self.score_set.space.state(), on_host=True)
 
     def load_shared_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore the sketches' space."""
-        self.space.load_state(tensors)
+        self.score_set.space.load_state(tensors)
 
     def costs(self) -> Costs:
         """Count multiply-adds."""
-        gates = [member.score.gate_tensors() for member in self.members]
-        stacked = {name: torch.stack([own[name].detach() for own in gates]) for name in gates[0]}
-        first, row = self.members[0], torch.zeros(1, *self.spec.shape, device=self.device)
-        return Costs(multiply_adds(first.net, row), first.score.cost(stacked), first.score.sketch_cost(stacked))
+        row = torch.zeros(1, *self.spec.shape, device=self.device)
+        return Costs(multiply_adds(self.members[0].net, row), *self.score_set.costs())
 
     def memory(self) -> dict[str, int]:
         """Return the bytes of weights, statistics and optimisers' states."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Protocol
 
 import numpy as np
@@ -119,6 +120,29 @@ class ExpertPool(Protocol):
 
     def memory(self) -> dict[str, int]:
         """Return `bytes_per_expert`, and the bytes of all experts as `device_bytes` and `host_bytes`."""
+
+
+def train_one_by_one(
+    pool: ExpertPool,
+    expert: int,
+    items: Iterable[tuple[int, Batch]],
+    losses: LossStats,
+    epsilon: float,
+    ordered_pairs: Sequence[tuple[int, int]],
+) -> Iterator[float]:
+    """Do what `train_run` asks for by computing the loss of each batch before training on it."""
+    queried = sorted({expert for pair in ordered_pairs for expert in pair})
+    for step, batch in items:
+        if ordered_pairs:
+            scores = dict(zip(queried, pool.batch_scores(queried, batch.x), strict=True))
+            if not all(scores[one] < scores[other] for one, other in ordered_pairs):
+                return
+        if not pool.loss(expert, batch, step) <= losses.bound(epsilon):
+            return
+        loss = pool.train(expert, batch, step)
+        if not isfinite(loss):
+            return
+        yield loss
 
 
 def scorer(pool: ExpertPool, experts: int, x: Tensor, *, one_group: bool, some: bool = False) -> ScoreExperts:

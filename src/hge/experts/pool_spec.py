@@ -58,20 +58,27 @@ class PoolSpec:
             if self.scaled:
                 net = nn.Sequential(Standardise(self.shape).to(device), net)
             net.eval()
-            score = build_score(
-                self.score,
-                self.optimiser,
-                self.autoencoder,
-                self.shape,
-                self.outputs,
-                space,
-                shortlisted=self.shortlisted,
-            )
-            score.to(device).eval()
-        for module in (*net.modules(), *score.modules()):
-            if isinstance(module, _BatchNorm) and module.momentum is not None:
-                module.num_batches_tracked = None  # only a cumulative average needs it
-        return net, score
+            _drop_batch_counts(net)
+            return net, self._build_score(device, space)
+
+    def build_score(self, keys: Keys, expert: int, device: torch.device, space: Space) -> Score:
+        """Return an untrained expert's score alone."""
+        with keys.seeded("weights", expert, device=device):
+            return self._build_score(device, space)
+
+    def _build_score(self, device: torch.device, space: Space) -> Score:
+        score = build_score(
+            self.score,
+            self.optimiser,
+            self.autoencoder,
+            self.shape,
+            self.outputs,
+            space,
+            shortlisted=self.shortlisted,
+        )
+        score.to(device).eval()
+        _drop_batch_counts(score)
+        return score
 
     def build_average(self, net: nn.Module) -> WeightAverage | None:
         """Return the moving average of a network that is used for prediction, if enabled."""
@@ -82,6 +89,13 @@ class PoolSpec:
         if not self.augment:
             return None
         return draw_augmentation(rows, keys.generator("augment", step, expert, device=device))
+
+
+def _drop_batch_counts(net: nn.Module) -> None:
+    """Remove the BatchNorms' counts of batches, which only a cumulative average needs."""
+    for module in net.modules():
+        if isinstance(module, _BatchNorm) and module.momentum is not None:
+            module.num_batches_tracked = None
 
 
 def share_modules(net: nn.Module, other: nn.Module) -> bool:

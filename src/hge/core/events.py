@@ -89,6 +89,16 @@ class BatchSkipped(Event):
 
 
 @dataclass(frozen=True)
+class TroubleNoticed(Event):
+    """Learning is unlikely to go well: `GatedExperts` has warned of it, once. `step` is that of the next batch."""
+
+    trouble: str
+    """Name of the warning (docs/howto/warnings.md)."""
+    advice: str
+    """What was found, and what to do."""
+
+
+@dataclass(frozen=True)
 class ExpertCreated(Event):
     """A task switch was detected: a new expert was trained on the set-aside batches and is on probation."""
 

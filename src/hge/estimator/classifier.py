@@ -16,6 +16,7 @@ from sklearn.utils.validation import validate_data
 from hge.core.config import OnBadBatch
 from hge.core.events import BatchSkipped, Event
 from hge.core.randomness import Keys
+from hge.estimator.advice import Advice
 from hge.estimator.build import assemble
 from hge.estimator.fair_lock import in_turn, lock_of
 from hge.estimator.parameters import Parameters
@@ -96,7 +97,9 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
         self._start(X, x, classes, closed=False, events=RecentEvents())
         for _ in range(epochs):
             self._learn(x, labels)
-        return self.flush()
+        self.flush()
+        self._advice.give(x, self._learner, self._events)
+        return self
 
     @in_turn
     def partial_fit(self, X: Rows, y: Rows, classes: Rows = None) -> GatedExperts:
@@ -122,6 +125,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
             self._start(X, x, known, closed=listed is not None, events=self._events_so_far())
         self.classes_ = known
         self._learn(x, labels)
+        self._advice.give(x, self._learner, self._events)
         return self
 
     def fit_stream(self, stream: Iterable[tuple[Rows, Rows]]) -> GatedExperts:
@@ -258,6 +262,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
         events = RecentEvents(facts["skipped"])
         self._build(np.zeros((1, *shape), dtype=np.float32), facts["capacity"], Keys(facts["seed"]), events)
         restore(self._learner, snapshot)
+        self._advice = Advice(**facts.get("advice", {}))
         self._outputs = {label: int(output) for label, output in facts["outputs"]}
         self._closed, self._waiting = facts["closed"], WaitingRows(waiting_rows(snapshot))
         self.classes_, self.n_features_in_ = classes, facts["features"]
@@ -296,7 +301,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
         """Build an untrained learner for rows of this shape, and only then replace the old one."""
         learner = assemble(self, x, capacity, keys, events)
         self._learner, self._answerer, self._events = learner, Answerer(learner), events
-        self._capacity, self.input_shape_ = capacity, x.shape[1:]
+        self._capacity, self.input_shape_, self._advice = capacity, x.shape[1:], Advice()
 
     def _learn(self, x: FloatRows, labels: Labels) -> None:
         """Learn all full batches; keep the remaining rows."""
@@ -313,8 +318,8 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
         while len(self._waiting) >= least:
             batches = self._waiting.leave(self.batch_size, least)
             with torch.inference_mode(False), torch.enable_grad():
-                for _ in self._learner.learn_all(islice(batches, BATCHES_PER_TURN)):
-                    pass
+                for step in self._learner.learn_all(islice(batches, BATCHES_PER_TURN)):
+                    self._advice.count(step.set_aside, len(self._learner.experts))
             lock_of(self).let_others_in()
         self._waiting.let_go()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ def save_model(model: Any, folder: Path) -> None:
         "feature_names": list(getattr(model, "feature_names_in_", ())),
         "seed": model._learner.keys.seed,
         "skipped": model.batches_skipped_,
+        "advice": asdict(model._advice),
     }
     snapshot = take_snapshot(model._learner)
     rows = model._waiting.rows

@@ -1,0 +1,189 @@
+"""Warnings about trouble that is no error, each given once per model; docs/howto/warnings.md says what to do."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hge.core.events import Emit, TroubleNoticed
+from hge.estimator.validation import FloatRows
+from hge.experts.scaling import MAX_DEVIATIONS
+from hge.learning.learner import Learner
+
+WINDOW, REFUSED_SHARE = 200, 0.125
+"""Batches without a new expert, and the share set aside that is too much; random labels have 2 %, single rows 7 %."""
+PROBATION_WINDOWS = 4
+"""Promotion windows after which an expert that is still on probation is unlikely to be promoted."""
+CONSTANT_ROWS = 256
+"""Rows, all equal, after which the inputs are said to be constant."""
+LARGE_INPUT = 1e12
+CLIP_EVERY, CLIP_ROWS, CLIPPED_SHARE = 64, 100, 0.05
+"""Batches between two checks for clipped values, the fewest rows checked, and the share of rows that is too much."""
+MANY_EXPERTS, OFTEN_AFTER, BATCHES_PER_EXPERT = 50, 100, 5
+"""Most experts; and, after some batches, the fewest batches per expert."""
+GATE_ROWS, GATE_BATCHES, GATE_SHARE = 299, 32, 0.6
+"""Least rows and batches of the expert in use, and the share of its rows that the gate must send to it."""
+
+
+class HgeWarning(UserWarning):
+    """Trouble that is no error: learning continues, but is unlikely to go well."""
+
+
+@dataclass
+class Advice:
+    """What a model has warned about, and the few numbers from which it does. The fields are saved as JSON."""
+
+    said: list[str] = field(default_factory=list)
+    """Troubles already warned about."""
+    batches: int = 0
+    """Batches since the last new expert, or since the last full window."""
+    refused: int = 0
+    """Those of them that were set aside."""
+    experts: int = 1
+    first: list[float] | None = field(default_factory=list)
+    """The first row, as long as all rows are equal to it; then None."""
+    rows: int = 0
+    """Number of equal rows."""
+    clip_checked: int = 0
+    """Batches learned at the last check for clipped values."""
+
+    def count(self, refused: bool, experts: int) -> None:
+        """Count a batch that was learned or set aside; a new expert begins a new window."""
+        if experts != self.experts or self.batches >= WINDOW:
+            self.experts, self.batches, self.refused = experts, 0, 0
+        self.batches += 1
+        self.refused += refused
+
+    def give(self, x: FloatRows, learner: Learner, emit: Emit) -> None:
+        """Warn of what is new after these rows were learned; if a warning is made an error, the others follow later."""
+        texts = {trouble: check(self, x, learner) for trouble, check in CHECKS.items() if trouble not in self.said}
+        for trouble, text in texts.items():
+            if text:
+                self.said.append(trouble)
+                emit(TroubleNoticed(learner.steps, trouble, text))
+                warnings.warn(text, HgeWarning, stacklevel=_levels_to_caller())
+
+
+def _refused(advice: Advice, x: FloatRows, learner: Learner) -> str:
+    full = len(learner.experts) == learner.config.max_experts  # then a new task creates no expert
+    if full or advice.batches < WINDOW or advice.refused <= REFUSED_SHARE * WINDOW:
+        return ""
+    found = (
+        f"{advice.refused} of {WINDOW} batches were set aside, but no expert was created: the stream may have no clear "
+    )
+    return found + "boundaries, or the loss is too noisy to find them. Set batch_size or epsilon higher."
+
+
+def _probation(advice: Advice, x: FloatRows, learner: Learner) -> str:
+    for expert, probation in learner.organisation.probations.items():
+        if probation.accepted > PROBATION_WINDOWS * learner.config.promotion_window:
+            found = (
+                f"Expert {expert} is on probation after {probation.accepted} batches: the gate does not prefer it on "
+            )
+            return found + "its own rows. Set promotion_rate or promotion_window lower, or try another gate_score."
+    return ""
+
+
+def _constant(advice: Advice, x: FloatRows, learner: Learner) -> str:
+    if advice.first is None:
+        return ""
+    rows = x.reshape(len(x), -1)
+    advice.first = advice.first or rows[0].tolist()
+    if (rows != np.array(advice.first, np.float32)).any():
+        advice.first = None
+        return ""
+    advice.rows += len(x)
+    if advice.rows < CONSTANT_ROWS:
+        return ""
+    return f"All {advice.rows} rows so far are equal, so that X cannot predict the labels. Check how X is made."
+
+
+def _scale(advice: Advice, x: FloatRows, learner: Learner) -> str:
+    largest, remedy = max(float(x.max()), -float(x.min())), "Transform the inputs (logarithms, ranks), and remove codes"
+    if largest > LARGE_INPUT:
+        return f"X has values of magnitude {largest:.2g}, of which float32 keeps 7 digits. {remedy} for missing values."
+    if learner.steps - advice.clip_checked < CLIP_EVERY:
+        return ""
+    advice.clip_checked, share = learner.steps, _clipped_share(learner)
+    if share <= CLIPPED_SHARE:
+        return ""
+    found = (
+        f"{share:.0%} of an expert's rows have values beyond {MAX_DEVIATIONS:g} standard deviations, which are clipped."
+    )
+    return f"{found} {remedy} for missing values."
+
+
+def _clipped_share(learner: Learner) -> float:
+    """Return the share of the rows in the replay of the expert in training that are clipped; 0 if unknown.
+
+    Inputs that are equal in most rows, such as the margin of an image, are left out: clipping does not harm them.
+    """
+    kept, expert = learner.guard.kept.tensors, learner.guard.expert
+    batches = [] if expert is None or "net.0.variance" not in kept else [old.batch.x for old in expert.replay.kept]
+    if sum(map(len, batches)) < CLIP_ROWS:
+        return 0.0
+    rows = np.concatenate([x.double().cpu().numpy() for x in batches])
+    mean, variance = (kept[f"net.0.{name}"].cpu().numpy() for name in ("mean", "variance"))
+    low, high = np.quantile(rows, [0.25, 0.75], axis=0)
+    clipped = (np.abs(rows - mean) > MAX_DEVIATIONS * np.sqrt(variance)) & (high > low)
+    return float(clipped.reshape(len(rows), -1).any(axis=1).mean())
+
+
+def _many_experts(advice: Advice, x: FloatRows, learner: Learner) -> str:
+    if learner.config.max_experts or len(learner.experts) <= MANY_EXPERTS:
+        return ""
+    found = (
+        f"There are {len(learner.experts)} experts, and memory grows with each. If there are fewer tasks, set epsilon "
+    )
+    return found + "higher or error_rate lower; max_experts limits the number."
+
+
+def _often_new(advice: Advice, x: FloatRows, learner: Learner) -> str:
+    experts, batches = len(learner.experts), learner.steps
+    if batches < OFTEN_AFTER or experts * BATCHES_PER_EXPERT <= batches:
+        return ""
+    found = (
+        f"{experts} experts in {batches} batches: each learns from few rows. Set epsilon higher, error_rate lower or "
+    )
+    return found + "batch_size higher; max_experts limits the number."
+
+
+def _gate(advice: Advice, x: FloatRows, learner: Learner) -> str:
+    if learner.memory is None or len(learner.experts) == 1 or learner.memory.belief.in_use < 0:
+        return ""
+    used = learner.memory.belief.in_use
+    chosen = learner.memory.belief.counts[used]
+    if learner.experts[used].batches_trained < GATE_BATCHES or chosen.sum() < GATE_ROWS:
+        return ""
+    others = 1 - float(chosen[used] / chosen.sum())
+    if others <= 1 - GATE_SHARE:
+        return ""
+    found = (
+        f"The gate would send {others:.0%} of the rows of expert {used} to others: the inputs do not tell the tasks "
+    )
+    remedy = 'apart. Predict right after partial_fit, with routing="stream", or add inputs that tell them apart; '
+    return found + remedy + "predictions of single rows of mixed tasks cannot be right."
+
+
+CHECKS: dict[str, Callable[[Advice, FloatRows, Learner], str]] = {
+    "refused": _refused,
+    "probation": _probation,
+    "constant": _constant,
+    "scale": _scale,
+    "many-experts": _many_experts,
+    "often-new": _often_new,
+    "gate": _gate,
+}
+"""By trouble: a function that returns the warning, or nothing."""
+
+
+def _levels_to_caller() -> int:
+    """Return the `stacklevel` of the first function outside this package, for a warning of the calling function."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("hge."):
+        frame, level = frame.f_back, level + 1
+    return level

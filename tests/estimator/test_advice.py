@@ -1,0 +1,201 @@
+"""Warnings about trouble that is no error: each once, with its remedy, and none where all is well."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+import hge
+from hge import GatedExperts, HgeWarning
+from hge.core.events import TroubleNoticed
+from hge.estimator import advice
+
+Stream = Iterable[tuple[Any, Any]]
+CHEAP = {"memory_rows": 0}
+
+
+def warned(model: GatedExperts, stream: Stream) -> list[str]:
+    """Learn a stream; return the warnings, which must all be of this package and point to this file."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model.fit_stream(stream)
+    assert all(w.category is HgeWarning and w.filename == __file__ for w in caught), [str(w) for w in caught]
+    return [str(w.message) for w in caught]
+
+
+def noticed(model: GatedExperts) -> list[TroubleNoticed]:
+    return [event for event in model.events_ if isinstance(event, TroubleNoticed)]
+
+
+def digits_of(*tasks: tuple[int, ...], batches: int) -> Iterator[tuple[Any, Any]]:
+    """Batches of the digits of each task in turn."""
+    data, rng = load_digits(), np.random.default_rng(5)
+    for task in tasks:
+        own = np.flatnonzero(np.isin(data.target, task))
+        for _ in range(batches):
+            rows = rng.choice(own, 32)
+            yield data.data[rows] / 16, data.target[rows]
+
+
+def new_labels(tasks: int, batches: int) -> Iterator[tuple[Any, Any]]:
+    """Tasks of two classes each, all different."""
+    rng = np.random.default_rng(4)
+    for task in range(tasks):
+        centres = 5 * rng.standard_normal((2, 3))
+        for _ in range(batches):
+            kind = rng.integers(0, 2, 8)
+            yield centres[kind] + 0.1 * rng.standard_normal((8, 3)), kind + 2 * task
+
+
+def random_labels(batches: int, size: int = 32) -> Iterator[tuple[Any, Any]]:
+    rng = np.random.default_rng(6)
+    for _ in range(batches):
+        yield rng.standard_normal((size, 5)), rng.integers(0, 4, size)
+
+
+def contradictory(*batches: int) -> Iterator[tuple[Any, Any]]:
+    """The same inputs in all tasks, with other labels in every second one."""
+    rng = np.random.default_rng(7)
+    for task, length in enumerate(batches):
+        for _ in range(length):
+            x = rng.standard_normal((32, 4))
+            yield x, (x[:, 0] > 0).astype(int) ^ (task % 2)
+
+
+def constant(batches: int) -> Iterator[tuple[Any, Any]]:
+    for _ in range(batches):
+        yield np.full((32, 3), 0.5), np.arange(32) % 2
+
+
+def heavy_tails(batches: int) -> Iterator[tuple[Any, Any]]:
+    rng = np.random.default_rng(8)
+    for _ in range(batches):
+        x = rng.standard_cauchy((32, 20))
+        yield x, (x[:, 0] > 0).astype(int)
+
+
+def large_value() -> Iterator[tuple[Any, Any]]:
+    for _ in range(2):
+        x, y = next(random_labels(1))
+        x[3, 2] = -1e13
+        yield x, y
+
+
+FEWER = {"many-experts": ("MANY_EXPERTS", 8), "often-new": ("OFTEN_AFTER", 30)}
+"""Thresholds that are lowered, since 50 experts take half a minute."""
+TROUBLES: dict[str, tuple[dict[str, Any], partial[Stream], tuple[str, ...]]] = {
+    "refused": (CHEAP | {"epsilon": 0.7}, partial(random_labels, 620), ("batch_size", "epsilon")),
+    "probation": (
+        CHEAP | {"organisation": "lca", "promotion_rate": 0.95, "promotion_window": 10},
+        partial(contradictory, 100, 60),
+        ("promotion_rate", "promotion_window", "gate_score"),
+    ),
+    "constant": ({}, partial(constant, 10), ("equal", "Check how X is made")),
+    "scale": ({}, partial(large_value), ("magnitude 1e+13", "Transform the inputs")),
+    "scale, clipped": (CHEAP, partial(heavy_tails, 200), ("10 standard deviations", "Transform the inputs")),
+    "many-experts": ({"batch_size": 8}, partial(new_labels, 12, batches=6), ("epsilon", "error_rate", "max_experts")),
+    "often-new": ({"batch_size": 8}, partial(new_labels, 12, batches=4), ("epsilon", "error_rate", "max_experts")),
+    "gate": (
+        {},
+        partial(contradictory, 40, 80, 40),
+        ('routing="stream"', "right after partial_fit", "cannot be right"),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", TROUBLES)
+def test_trouble_is_said_once_with_its_remedy(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parameters, stream, remedies = TROUBLES[case]
+    if case in FEWER:
+        monkeypatch.setattr(advice, *FEWER[case])
+    model = GatedExperts(**parameters)
+    (text,) = warned(model, stream())
+    assert [word for word in remedies if word not in text] == []
+    (event,) = noticed(model)
+    assert (event.trouble, event.advice) == (case.partition(",")[0], text)
+    assert event.as_json()["event"] == "trouble_noticed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "stream",
+    [
+        pytest.param(partial(digits_of, *[(i, i + 1) for i in (0, 2, 4, 6, 8, 0)], batches=40), id="pairs"),
+        pytest.param(partial(digits_of, *[(i,) for i in range(10)], (0,), batches=20), id="one class at a time"),
+        pytest.param(partial(random_labels, 420), id="random labels"),
+        pytest.param(partial(random_labels, 420, size=4), id="random labels, few rows a call"),
+    ],
+)
+def test_ordinary_streams_are_no_trouble(stream: partial[Stream]) -> None:
+    model = GatedExperts()
+    assert warned(model, stream()) == []
+    assert noticed(model) == []
+
+
+@pytest.mark.slow
+def test_a_limit_of_experts_is_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the limit a new task creates no expert, and batches set aside are no sign of noise."""
+    monkeypatch.setattr(advice, "MANY_EXPERTS", 1)
+    monkeypatch.setattr(advice, "WINDOW", 10)
+    model = GatedExperts(batch_size=8, max_experts=2)
+    assert warned(model, new_labels(10, batches=6)) == []
+    assert model.n_experts_ == 2
+    assert [event.kind() for event in model.events_].count("batch_set_aside") > 60 * advice.REFUSED_SHARE
+
+
+def test_rows_that_are_equal_within_calls_only_are_no_trouble() -> None:
+    stream = ((np.full((32, 3), float(number)), np.arange(32) % 2) for number in range(10))
+    assert warned(GatedExperts(**CHEAP, epsilon=100.0), stream) == []
+
+
+def test_a_loaded_model_does_not_repeat_itself_and_counts_on(tmp_path: Path) -> None:
+    model = GatedExperts(**CHEAP)
+    assert warned(model, constant(5)) == []
+    model.save(tmp_path / "early")
+    early = GatedExperts.load(tmp_path / "early")
+    assert [len(warned(m, constant(3))) for m in (model, early)] == [1, 1]
+    early.save(tmp_path / "late")
+    for again in (GatedExperts.load(tmp_path / "late"), pickle.loads(pickle.dumps(early))):
+        assert warned(again, constant(10)) == []
+
+
+def test_fit_warns_once_and_again_in_a_new_fit() -> None:
+    (X, y), model = next(constant(1)), GatedExperts(**CHEAP, epochs=2)
+    X, y = np.tile(X, (8, 1)), np.tile(y, 8)
+    for _ in range(2):
+        with pytest.warns(HgeWarning, match="All 256 rows") as caught:
+            model.fit(X, y)
+        assert [w.filename for w in caught] == [__file__]
+
+
+def test_a_warning_that_is_made_an_error_comes_after_learning() -> None:
+    model, stream = GatedExperts(**CHEAP), list(constant(9))
+    model.fit_stream(stream[:7])
+    with pytest.raises(HgeWarning):
+        model.partial_fit(*stream[7])
+    assert model.experts_[0].batches_trained == 8
+    model.partial_fit(*stream[8])
+    assert model.experts_[0].batches_trained == 9
+
+
+def test_small_calls_of_many_classes_are_no_regression() -> None:
+    """scikit-learn warns if more than half of the labels are distinct, which says nothing about a part of a stream."""
+    X, y = np.random.default_rng(9).random((30, 2)), np.arange(30)
+    model = GatedExperts().partial_fit(X, y).partial_fit(X, y)
+    assert len(model.classes_) == 30
+    with pytest.raises(ValueError, match="Unknown label type"):
+        model.partial_fit(X, y + 0.5)
+
+
+def test_the_warning_is_an_attribute_of_the_package() -> None:
+    assert hge.HgeWarning is HgeWarning
+    assert issubclass(HgeWarning, UserWarning)

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.neighbors import KNeighborsClassifier
 
-from hge.experts.companions.nearest import NEIGHBOURS, ROWS_FOR_UNITS, NearestRows
+from hge.experts.companions.nearest import NEIGHBOURS, ROWS_FOR_SCALE, NearestRows
 
 RNG = np.random.default_rng(0)
 
@@ -37,7 +37,7 @@ def test_forgets_the_oldest_rows_of_the_most_frequent_class() -> None:
     assert_array_equal(memory.x.ravel(), [3, 6, 7, 7, 8])
 
 
-@pytest.mark.parametrize("rows_seen", [20, 2 * ROWS_FOR_UNITS])
+@pytest.mark.parametrize("rows_seen", [20, 2 * ROWS_FOR_SCALE])
 def test_inputs_of_very_different_scales_count_alike(rows_seen: int) -> None:
     """The label depends on the first input, the second is noise with a spread a million times larger."""
     x, _ = rows(rows_seen, inputs=2)
@@ -48,6 +48,17 @@ def test_inputs_of_very_different_scales_count_alike(rows_seen: int) -> None:
     clear = np.abs(asked[:, 0]) > 1
     answers = memory.probabilities(asked * np.array([1, 1e6], np.float32), classes=2).argmax(axis=1)
     assert (answers == (asked[:, 0] > 0))[clear].mean() > 0.9
+
+
+def test_rows_far_from_zero_are_told_apart() -> None:
+    x, _ = rows(200, inputs=2)
+    y = (x[:, 0] > 0).astype(np.int64)
+    memory = NearestRows(capacity=1000)
+    memory.add(x + np.float32(10_000), y)
+    asked = rows(200, inputs=2)[0]
+    clear = np.abs(asked[:, 0]) > 0.5
+    answers = memory.probabilities(asked + np.float32(10_000), classes=2).argmax(axis=1)
+    assert (answers == (asked[:, 0] > 0))[clear].mean() > 0.95
 
 
 def test_state_is_restored() -> None:

@@ -18,8 +18,8 @@ Labels = npt.NDArray[np.int64]
 NEIGHBOURS = 5
 CLOSE = 0.1
 """Distance, relative to the mean distance of the neighbours, at which a neighbour's weight stops growing."""
-ROWS_FOR_UNITS = 128
-"""Rows from which the units of the inputs are determined, once."""
+ROWS_FOR_SCALE = 128
+"""Rows from which the middle and the units of the inputs are determined, once."""
 
 
 class NearestRows:
@@ -37,8 +37,9 @@ class NearestRows:
         self.capacity = capacity
         self.x: FloatRows = np.empty((0, 0), np.float32)
         self.y: Labels = np.empty(0, np.int64)
-        self.units: FloatRows | None = None
-        """What inputs are multiplied by; None until there are enough rows to determine it."""
+        self.scale: FloatRows | None = None
+        """[2, inputs] What is subtracted from inputs, and what they are then multiplied by; None until there are enough
+        rows to determine it."""
         self._measured: tuple[FloatRows, FloatRows, FloatRows] | None = None
 
     def __len__(self) -> int:
@@ -52,17 +53,17 @@ class NearestRows:
             kept = _latest_of_each_class(self.y, self.capacity)
             self.x, self.y = self.x[kept], self.y[kept]
         self._measured = None
-        if self.units is None and len(self) >= ROWS_FOR_UNITS:
-            self.units = self._units()
+        if self.scale is None and len(self) >= ROWS_FOR_SCALE:
+            self.scale = self._scale()
 
     def probabilities(self, x: FloatRows, classes: int) -> FloatArray:
         """Return [rows, classes]: the shares of the classes among the nearest rows, the nearer ones counting more."""
         if self._measured is None:
-            units = self._units() if self.units is None else self.units
-            rows = self.x * units
-            self._measured = units, rows, np.einsum("ij,ij->i", rows, rows)
-        units, known, squares = self._measured
-        rows = x * units
+            scale = self._scale() if self.scale is None else self.scale
+            rows = (self.x - scale[0]) * scale[1]
+            self._measured = scale, rows, np.einsum("ij,ij->i", rows, rows)
+        scale, known, squares = self._measured
+        rows = (x - scale[0]) * scale[1]
         apart = np.einsum("ij,ij->i", rows, rows)[:, None] + squares - 2 * rows @ known.T
         count = min(NEIGHBOURS, len(self))
         nearest = np.argpartition(apart, count - 1, axis=1)[:, :count]
@@ -74,19 +75,20 @@ class NearestRows:
         return shares
 
     def state(self) -> dict[str, Tensor]:
-        """Return the rows, the labels and the units."""
+        """Return the rows, the labels and the scale."""
         found = {"x": torch.from_numpy(self.x.copy()), "y": torch.from_numpy(self.y.copy())}
-        return found if self.units is None else found | {"units": torch.from_numpy(self.units.copy())}
+        return found if self.scale is None else found | {"scale": torch.from_numpy(self.scale.copy())}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""
         self.x, self.y = tensors["x"].numpy().copy(), tensors["y"].numpy().copy()
-        self.units = tensors["units"].numpy().copy() if "units" in tensors else None
+        self.scale = tensors["scale"].numpy().copy() if "scale" in tensors else None
         self._measured = None
 
-    def _units(self) -> FloatRows:
-        units: FloatRows = (1 / units_of(torch.from_numpy(self.x).double())).float().numpy()
-        return units
+    def _scale(self) -> FloatRows:
+        rows = torch.from_numpy(self.x).double()  # distances of rows far from 0 would be lost to rounding
+        scale: FloatRows = torch.stack([rows.median(0).values, 1 / units_of(rows)]).float().numpy()
+        return scale
 
 
 def _latest_of_each_class(y: Labels, capacity: int) -> npt.NDArray[np.bool_]:

@@ -92,7 +92,7 @@ def large_value() -> Iterator[tuple[Any, Any]]:
 FEWER = {"many-experts": ("MANY_EXPERTS", 8), "often-new": ("OFTEN_AFTER", 30)}
 """Thresholds that are lowered, since 50 experts take half a minute."""
 TROUBLES: dict[str, tuple[dict[str, Any], partial[Stream], tuple[str, ...]]] = {
-    "refused": (CHEAP | {"epsilon": 0.7}, partial(random_labels, 620), ("batch_size", "epsilon")),
+    "refused": (CHEAP | {"epsilon": 0.7}, partial(random_labels, 200, size=100), ("batch_size", "epsilon")),
     "probation": (
         CHEAP | {"organisation": "lca", "promotion_rate": 0.95, "promotion_window": 10},
         partial(contradictory, 100, 60),

@@ -43,6 +43,8 @@ class Advice:
     """Batches since the last new expert, or since the last full window."""
     refused: int = 0
     """Those of them that were set aside."""
+    most_refused: int = 0
+    """Most batches set aside in a full window."""
     experts: int = 1
     first: list[float] | None = field(default_factory=list)
     """The first row, as long as all rows are equal to it; then None."""
@@ -57,6 +59,8 @@ class Advice:
             self.experts, self.batches, self.refused = experts, 0, 0
         self.batches += 1
         self.refused += refused
+        if self.batches == WINDOW:
+            self.most_refused = max(self.most_refused, self.refused)
 
     def give(self, x: FloatRows, learner: Learner, emit: Emit) -> None:
         """Warn of what is new after these rows were learned; if a warning is made an error, the others follow later."""
@@ -70,21 +74,21 @@ class Advice:
 
 def _refused(advice: Advice, x: FloatRows, learner: Learner) -> str:
     full = len(learner.experts) == learner.config.max_experts  # then a new task creates no expert
-    if full or advice.batches < WINDOW or advice.refused <= REFUSED_SHARE * WINDOW:
+    if full or advice.most_refused <= REFUSED_SHARE * WINDOW:
         return ""
-    found = (
-        f"{advice.refused} of {WINDOW} batches were set aside, but no expert was created: the stream may have no clear "
+    return (
+        f"{advice.most_refused} of {WINDOW} batches were set aside, but no expert was created: the stream may have no "
+        "clear boundaries, or the loss is too noisy to find them. Set batch_size or epsilon higher."
     )
-    return found + "boundaries, or the loss is too noisy to find them. Set batch_size or epsilon higher."
 
 
 def _probation(advice: Advice, x: FloatRows, learner: Learner) -> str:
     for expert, probation in learner.organisation.probations.items():
         if probation.accepted > PROBATION_WINDOWS * learner.config.promotion_window:
-            found = (
+            return (
                 f"Expert {expert} is on probation after {probation.accepted} batches: the gate does not prefer it on "
+                "its own rows. Set promotion_rate or promotion_window lower, or try another gate_score."
             )
-            return found + "its own rows. Set promotion_rate or promotion_window lower, or try another gate_score."
     return ""
 
 
@@ -111,10 +115,10 @@ def _scale(advice: Advice, x: FloatRows, learner: Learner) -> str:
     advice.clip_checked, share = learner.steps, _clipped_share(learner)
     if share <= CLIPPED_SHARE:
         return ""
-    found = (
+    return (
         f"{share:.0%} of an expert's rows have values beyond {MAX_DEVIATIONS:g} standard deviations, which are clipped."
+        f" {remedy} for missing values."
     )
-    return f"{found} {remedy} for missing values."
 
 
 def _clipped_share(learner: Learner) -> float:
@@ -136,20 +140,20 @@ def _clipped_share(learner: Learner) -> float:
 def _many_experts(advice: Advice, x: FloatRows, learner: Learner) -> str:
     if learner.config.max_experts or len(learner.experts) <= MANY_EXPERTS:
         return ""
-    found = (
+    return (
         f"There are {len(learner.experts)} experts, and memory grows with each. If there are fewer tasks, set epsilon "
+        "higher or error_rate lower; max_experts limits the number."
     )
-    return found + "higher or error_rate lower; max_experts limits the number."
 
 
 def _often_new(advice: Advice, x: FloatRows, learner: Learner) -> str:
     experts, batches = len(learner.experts), learner.steps
     if batches < OFTEN_AFTER or experts * BATCHES_PER_EXPERT <= batches:
         return ""
-    found = (
+    return (
         f"{experts} experts in {batches} batches: each learns from few rows. Set epsilon higher, error_rate lower or "
+        "batch_size higher; max_experts limits the number."
     )
-    return found + "batch_size higher; max_experts limits the number."
 
 
 def _gate(advice: Advice, x: FloatRows, learner: Learner) -> str:
@@ -162,11 +166,12 @@ def _gate(advice: Advice, x: FloatRows, learner: Learner) -> str:
     others = 1 - float(chosen[used] / chosen.sum())
     if others <= 1 - GATE_SHARE:
         return ""
-    found = (
-        f"The gate would send {others:.0%} of the rows of expert {used} to others: the inputs do not tell the tasks "
+    return (
+        f"The gate would send {others:.0%} of the rows of expert {used} to others: the inputs do not tell the "
+        "tasks apart, or it has learned rows of several. Predict right after partial_fit, with "
+        'routing="stream", or add inputs that tell the tasks apart; '
+        "predictions of single rows of mixed tasks cannot be right."
     )
-    remedy = 'apart. Predict right after partial_fit, with routing="stream", or add inputs that tell them apart; '
-    return found + remedy + "predictions of single rows of mixed tasks cannot be right."
 
 
 CHECKS: dict[str, Callable[[Advice, FloatRows, Learner], str]] = {

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hge.core.randomness import Keys
+from hge.estimator.advice import HgeWarning
 
 Rows = npt.NDArray[np.floating[Any]]
 Labels = npt.NDArray[Any]
@@ -236,7 +237,8 @@ def _one_of_each(rows: Indices, every: int) -> Indices:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Suppress warnings of scikit-learn about batches that lack classes or have many of them."""
+    """Suppress warnings of scikit-learn about small batches, and those of `GatedExperts`: the figures tell."""
     with warnings.catch_warnings(), np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         warnings.filterwarnings("ignore", message="The number of unique classes", category=UserWarning)
+        warnings.simplefilter("ignore", HgeWarning)
         yield

@@ -108,3 +108,12 @@ def test_without_scaling_inputs_are_passed_on() -> None:
     assert not any("0.mean" in name for name in model._learner.pool.state(0))
     with pytest.raises(ValueError, match="scale: got 'log', expected one of standard, none"):
         GatedExperts(scale="log").fit(X[:64], y[:64])  # type: ignore[arg-type]
+
+
+def test_an_input_that_was_constant_at_first_is_learned_later() -> None:
+    scale = Standardise(shape=(1,))
+    scale.train()(torch.zeros(32, 1))
+    later = torch.tensor([[0.0], [5.0]]).repeat(16, 1)
+    for _ in range(50):
+        scale.train()(later)
+    assert scale.eval()(later).std() == pytest.approx(1.0, abs=0.1)

@@ -13,51 +13,57 @@ EXPERTS = 3
 
 def informed(in_use: int, *, right: float) -> StreamBelief:
     """Return a belief after many batches of each expert, for a gate that chose it for this share of the rows."""
-    belief, rng = StreamBelief(), np.random.default_rng(0)
+    belief, rng = StreamBelief(observers=2), np.random.default_rng(0)
     for expert in [*range(EXPERTS), in_use]:
         for _ in range(20):
             others = rng.integers(0, EXPERTS, 32)
-            belief.learned(expert, np.where(rng.random(32) < right, expert, others), EXPERTS)
+            chosen = np.where(rng.random(32) < right, expert, others)
+            belief.learned(expert, np.stack([chosen, rng.integers(0, EXPERTS, 32)]), EXPERTS)
     return belief
+
+
+def both(choices: np.ndarray | list[int]) -> np.ndarray:
+    """Return these choices, and those of an observer that knows nothing."""
+    return np.stack([np.array(choices), np.random.default_rng(2).integers(0, EXPERTS, len(choices))])
 
 
 @pytest.mark.parametrize("in_use", range(EXPERTS))
 def test_the_gate_decides_if_it_has_been_right(in_use: int) -> None:
     belief = informed(in_use, right=0.95)
     mixed = np.array([0, 1, 2, 2, 1, 0, 2, 1])
-    assert_array_equal(belief.posterior(mixed, EXPERTS).argmax(axis=0), mixed)
+    assert_array_equal(belief.posterior(both(mixed), EXPERTS).argmax(axis=0), mixed)
     for expert in range(EXPERTS):
-        assert_array_equal(belief.posterior(np.array([expert]), EXPERTS).argmax(axis=0), [expert])
+        assert_array_equal(belief.posterior(both([expert]), EXPERTS).argmax(axis=0), [expert])
 
 
 @pytest.mark.parametrize("in_use", range(EXPERTS))
 def test_the_expert_in_use_predicts_if_the_gate_says_nothing(in_use: int) -> None:
     belief = informed(in_use, right=0.0)
     choices = np.random.default_rng(1).integers(0, EXPERTS, 32)
-    assert (belief.posterior(choices, EXPERTS).argmax(axis=0) == in_use).all()
+    assert (belief.posterior(both(choices), EXPERTS).argmax(axis=0) == in_use).all()
 
 
 def test_rows_of_one_call_are_judged_together() -> None:
     """A gate that is right about 60 % of single rows: nearly sure of a batch, and so of each of its rows."""
     belief = informed(0, right=0.4)
     choices = np.array([1] * 20 + [0] * 6 + [2] * 6)
-    assert (belief.posterior(choices, EXPERTS).argmax(axis=0) == 1).all()
+    assert (belief.posterior(both(choices), EXPERTS).argmax(axis=0) == 1).all()
 
 
 def test_rows_set_aside_predict_until_an_expert_accepts() -> None:
     belief = informed(0, right=0.95)
     choices = np.random.default_rng(1).integers(0, EXPERTS, 32)
-    belief.set_aside(choices, EXPERTS)
-    assert (belief.posterior(choices, EXPERTS).argmax(axis=0) == EXPERTS).mean() > 0.9
-    belief.learned(1, np.ones(32, int), EXPERTS)
-    assert belief.posterior(choices, EXPERTS)[EXPERTS].max() == 0
+    belief.set_aside(both(choices), EXPERTS)
+    assert (belief.posterior(both(choices), EXPERTS).argmax(axis=0) == EXPERTS).mean() > 0.9
+    belief.learned(1, both(np.ones(32, int)), EXPERTS)
+    assert belief.posterior(both(choices), EXPERTS)[EXPERTS].max() == 0
 
 
 @given(st.lists(st.integers(0, EXPERTS - 1), min_size=1, max_size=40), st.integers(-1, EXPERTS - 1))
 def test_it_is_a_probability(choices: list[int], in_use: int) -> None:
     belief = informed(0, right=0.7)
     belief.in_use = in_use
-    posterior = belief.posterior(np.array(choices), EXPERTS)
+    posterior = belief.posterior(both(choices), EXPERTS)
     assert posterior.shape == (EXPERTS + 1, len(choices))
     assert (posterior >= 0).all()
     assert_allclose(posterior.sum(axis=0), 1)
@@ -65,8 +71,8 @@ def test_it_is_a_probability(choices: list[int], in_use: int) -> None:
 
 def test_the_past_fades_and_the_state_is_restored() -> None:
     belief = informed(2, right=0.9)
-    assert belief.counts.sum(axis=1).max() <= REMEMBERED + 1e-9
-    other = StreamBelief()
+    assert belief.counts.sum(axis=2).max() <= REMEMBERED + 1e-9
+    other = StreamBelief(observers=2)
     other.load_state(belief.state())
     choices = np.array([0, 2, 1])
-    assert_array_equal(belief.posterior(choices, EXPERTS), other.posterior(choices, EXPERTS))
+    assert_array_equal(belief.posterior(both(choices), EXPERTS), other.posterior(both(choices), EXPERTS))

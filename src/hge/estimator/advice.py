@@ -13,6 +13,7 @@ from hge.core.events import Emit, TroubleNoticed
 from hge.estimator.validation import FloatRows
 from hge.experts.scaling import MAX_DEVIATIONS
 from hge.learning.learner import Learner
+from hge.learning.stream_memory import GATE
 
 WINDOW, REFUSED_SHARE = 200, 0.125
 """Batches without a new expert, and the share set aside that is too much; random labels have 2 %, single rows 7 %."""
@@ -160,7 +161,7 @@ def _gate(advice: Advice, x: FloatRows, learner: Learner) -> str:
     if learner.memory is None or len(learner.experts) == 1 or learner.memory.belief.in_use < 0:
         return ""
     used = learner.memory.belief.in_use
-    chosen = learner.memory.belief.counts[used]
+    chosen = learner.memory.belief.counts[GATE, used]
     if learner.experts[used].batches_trained < GATE_BATCHES or chosen.sum() < GATE_ROWS:
         return ""
     others = 1 - float(chosen[used] / chosen.sum())

@@ -60,7 +60,7 @@ class Standardise(nn.Module):
         """Update the statistics, in place; one row cannot move them far."""
         x = x.double()
         limit = MAX_DEVIATIONS * self._deviation
-        known = self.rows > 0
+        known = self.variance > 0  # an input that was constant so far may take any value
         x = torch.where(known, x.clamp(self.mean - limit, self.mean + limit), x)
         share = len(x) / (self.rows + len(x))
         mean, variance = (

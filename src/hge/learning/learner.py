@@ -82,11 +82,12 @@ class Learner:
         """Learn one batch of the stream and return the outcome."""
         entry = RecentEntry(self.steps, batch.to(self.pool.device))
         with self.recent.whole_batch():
+            choices = None if self.memory is None else self.memory.choices(entry.batch.x, len(self.experts))
             taken, queried, trained = self._ge(entry)
             for upkeep in self.upkeeps:
                 upkeep.after_batch(entry.step, len(self.experts), self.replays.batches_trained)
-            if self.memory is not None:
-                self.memory.after_batch(None if entry.high_loss else entry.expert, entry.batch, self.experts)
+            if self.memory is not None and choices is not None:
+                self.memory.after_batch(None if entry.high_loss else entry.expert, choices, len(self.experts))
             self.steps += 1
         return Step(entry.step, taken.expert.id, taken.loss, taken.bound, not taken.accepts, queried, trained)
 

@@ -93,7 +93,7 @@ class Answerer:
         assert memory is not None
         device = self.learner.pool.device
         choices = [memory.choices(part.to(device), experts) for part in torch.split(x, ROWS_AT_ONCE)]
-        return memory.belief.posterior(np.concatenate(choices), experts)
+        return memory.belief.posterior(np.concatenate(choices, axis=1), experts)
 
     def mixture(self, x: Tensor, outputs: int) -> FloatArray:
         """Return [rows, outputs]: class probabilities of the mixture of all experts; requires the joint score."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import log
 from typing import Any
 
@@ -14,7 +14,7 @@ from hge.core.config import LearnerConfig
 from hge.core.randomness import Keys
 from hge.core.types import Batch
 from hge.experts.companions.companion import Companion, flat
-from hge.experts.companions.nearest import NearestRows
+from hge.experts.companions.nearest import NearestRows, common_scale
 from hge.experts.pool import ExpertPool
 from hge.experts.replay import Expert
 from hge.gating.stream_belief import StreamBelief
@@ -25,8 +25,10 @@ REHEARSED = 96
 """Remembered rows in a rehearsal step, beside those of the batch."""
 STEPS, YOUNG = 4, 60
 """Rehearsal steps for each of an expert's first batches, and the number of these; then ever fewer."""
-RECOUNTED = 64
-"""Batches of the replay, of all experts together, for which the gate's choices are counted again."""
+GATE = 0
+"""The gate's number among the observers."""
+OWNED, ALL_OWNED = 256, 8192
+"""Rows of each expert, and of all, among which the nearest one is looked for."""
 NEGLIGIBLE = 0.01
 """Probability below which a hypothesis about a row is ignored."""
 
@@ -37,7 +39,9 @@ class StreamMemory:
     def __init__(self, config: LearnerConfig, pool: ExpertPool, keys: Keys) -> None:
         self.rows, self.pool, self.keys = config.memory_rows, pool, keys
         self.companions: dict[int, Companion] = {}
-        self.belief = StreamBelief()
+        self.belief = StreamBelief(observers=2)
+        """Its observers are the gate, and the nearest of all experts' rows."""
+        self._owners: NearestRows | None = None
         self.classes = 0
         """Number of outputs whose labels have been seen."""
 
@@ -47,6 +51,7 @@ class StreamMemory:
         self.classes = max(self.classes, int(y.max()) + 1)
         own = self.companions.setdefault(expert.id, Companion(x.shape[1], self.rows))
         own.learn(x, y, self._network(expert.id, batch.x, self.classes))
+        self._owners = None
 
     def rehearse(self, expert: Expert, batch: Batch, step: int) -> None:
         """Train an expert's network further on the batch and on remembered rows: often while it is young."""
@@ -58,22 +63,30 @@ class StreamMemory:
             y = torch.from_numpy(nearest.y[rows]).to(batch.y)
             self.pool.rehearse(expert.id, Batch(torch.cat([batch.x, x]), torch.cat([batch.y, y])), step)
 
-    def after_batch(self, accepted_by: int | None, batch: Batch, experts: Sequence[Expert]) -> None:
-        """Note which expert was trained on the batch, or that none was, and what the gate would have chosen."""
-        if len(experts) > 1 and accepted_by is not None and _is_power_of_two(experts[accepted_by].batches_trained):
-            self._recount(experts)
-        choices = self.choices(batch.x, len(experts))
+    def after_batch(self, accepted_by: int | None, choices: IntArray, experts: int) -> None:
+        """Note which expert was trained on a batch, or that none was, and the choices for its rows before."""
         if accepted_by is None:
-            self.belief.set_aside(choices, len(experts))
+            self.belief.set_aside(choices, experts)
         else:
-            self.belief.learned(accepted_by, choices, len(experts))
+            self.belief.learned(accepted_by, choices, experts)
 
     def choices(self, x: Tensor, experts: int) -> IntArray:
-        """Return the gate's choice for each row, newcomers included."""
+        """Return [2, rows]: the experts chosen by the gate, newcomers included, and by the nearest of all rows."""
         if experts == 1:
-            return np.zeros(len(x), np.int64)
-        chosen: IntArray = self.pool.scores(range(experts), x).argmin(axis=0)
-        return chosen
+            return np.zeros((2, len(x)), np.int64)
+        nearest = self._nearest(experts).probabilities(flat(x), experts).argmax(axis=1)
+        return np.stack([self.pool.scores(range(experts), x).argmin(axis=0), nearest])
+
+    def _nearest(self, experts: int) -> NearestRows:
+        """Return some rows of each expert, with the experts as their labels."""
+        if self._owners is None:
+            each = max(1, min(OWNED, ALL_OWNED // experts))
+            self._owners = NearestRows(each * experts)
+            for expert, own in self.companions.items():
+                rows = own.nearest.x[:: -(-len(own.nearest) // each)]
+                self._owners.add(rows, np.full(len(rows), expert))
+            self._owners.scale = common_scale([own.nearest for own in self.companions.values()])
+        return self._owners
 
     def probabilities(self, expert: int, x: Tensor, outputs: int) -> FloatArray:
         """Return [rows, outputs]: an expert's class probabilities, its companion's opinion included."""
@@ -127,20 +140,9 @@ class StreamMemory:
             self.companions[expert] = Companion(len(own["linear.mean"]), self.rows)
             self.companions[expert].load_state(own)
 
-    def _recount(self, experts: Sequence[Expert]) -> None:
-        """Compare the gate's choices with the replay: those noted while an expert was young are outdated soon."""
-        each = max(1, RECOUNTED // len(experts))
-        for expert in experts[-RECOUNTED:]:
-            kept = [self.choices(kept.batch.x, len(experts)) for kept in expert.replay.kept[:each]]
-            self.belief.recount(expert.id, np.concatenate([np.zeros(0, np.int64), *kept]), len(experts))
-
     def _network(self, expert: int, x: Tensor, outputs: int) -> FloatArray:
         logits = self.pool.logits(expert, x)[:, :outputs]
         return np.asarray(logits.double().softmax(dim=1).cpu())
-
-
-def _is_power_of_two(number: int) -> bool:
-    return number.bit_count() == 1
 
 
 def _steps_until(batches: int) -> int:

@@ -55,3 +55,11 @@ def test_state_is_restored() -> None:
     model.learn(x, y)
     other.learn(x, y)
     assert_array_equal(model.weights, other.weights)
+
+
+def test_an_input_that_was_constant_at_first_is_learned_later() -> None:
+    model, (x, y) = LinearModel(inputs=4), separable(640)
+    model.learn(np.zeros((32, 4), np.float32), np.zeros(32, np.int64))
+    model.learn(x, y)
+    test_x, test_y = separable(500, seed=1)
+    assert (model.probabilities(test_x, 2).argmax(axis=1) == test_y).mean() > 0.9

@@ -69,9 +69,8 @@ class LinearModel:
     def _measure(self, x: FloatRows) -> None:
         """Include rows in mean and variance; far ones count as near ones, so that none can move them far."""
         rows = x.astype(np.float64)
-        if self.rows:
-            far = FARTHEST * self._deviation
-            rows = np.clip(rows, self.mean - far, self.mean + far)
+        far = np.where(self.variance > 0, FARTHEST * self._deviation, np.inf)  # a constant input may take any value
+        rows = np.clip(rows, self.mean - far, self.mean + far)
         share = len(rows) / (self.rows + len(rows))
         apart = rows.mean(axis=0) - self.mean
         self.variance += share * (rows.var(axis=0) - self.variance) + share * (1 - share) * apart**2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -89,6 +89,18 @@ class NearestRows:
         rows = torch.from_numpy(self.x).double()  # distances of rows far from 0 would be lost to rounding
         scale: FloatRows = torch.stack([rows.median(0).values, 1 / units_of(rows)]).float().numpy()
         return scale
+
+
+def common_scale(memories: Sequence[NearestRows]) -> FloatRows | None:
+    """Return a scale for the rows of several memories together; None if none of them has one yet."""
+    scales = [memory.scale for memory in memories if memory.scale is not None]
+    if not scales:
+        return None
+    middles, factors = np.stack(scales, axis=1).astype(np.float64)
+    if (factors == 1).all():
+        return np.stack([middles.mean(axis=0), factors[0]]).astype(np.float32)
+    spread = np.sqrt((1 / factors**2).mean(axis=0) + middles.var(axis=0))
+    return np.stack([middles.mean(axis=0), 1 / spread]).astype(np.float32)
 
 
 def _latest_of_each_class(y: Labels, capacity: int) -> npt.NDArray[np.bool_]:

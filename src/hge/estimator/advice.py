@@ -131,7 +131,7 @@ def _clipped_share(learner: Learner) -> float:
     """
     kept, expert = learner.guard.kept.tensors, learner.guard.expert
     batches = [] if expert is None or "net.0.variance" not in kept else [old.batch.x for old in expert.replay.kept]
-    if sum(map(len, batches)) < CLIP_ROWS:
+    if sum(map(len, batches)) < CLIP_ROWS or kept["net.0.rows"] < CLIP_ROWS:  # the copy may be of a young expert
         return 0.0
     rows = np.concatenate([x.double().cpu().numpy() for x in batches])
     mean, variance = (kept[f"net.0.{name}"].cpu().numpy() for name in ("mean", "variance"))
@@ -173,8 +173,8 @@ def _gate(advice: Advice, x: FloatRows, learner: Learner) -> str:
         return ""
     return (
         f"The gate would send {share:.0%} of the rows of expert {used} to experts that contradict their labels: the "
-        'inputs do not tell the tasks apart. Predict right after partial_fit, with routing="stream", or add inputs that '
-        "tell them apart; predictions of single rows of mixed tasks cannot be right."
+        'inputs do not tell the tasks apart. Predict right after partial_fit, with routing="stream", or add inputs '
+        "that tell them apart; predictions of single rows of mixed tasks cannot be right."
     )
 
 

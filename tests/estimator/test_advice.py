@@ -131,6 +131,7 @@ def test_trouble_is_said_once_with_its_remedy(case: str, monkeypatch: pytest.Mon
     [
         pytest.param(partial(digits_of, *[(i, i + 1) for i in (0, 2, 4, 6, 8, 0)], batches=40), id="pairs"),
         pytest.param(partial(digits_of, *[(i,) for i in range(10)], (0,), batches=20), id="one class at a time"),
+        pytest.param(partial(digits_of, (3,), (7,), (3,), batches=45), id="a class that returns"),
         pytest.param(partial(random_labels, 420), id="random labels"),
         pytest.param(partial(random_labels, 420, size=4), id="random labels, few rows a call"),
     ],

@@ -11,9 +11,10 @@ import numpy as np
 
 from hge.core.events import Emit, TroubleNoticed
 from hge.estimator.validation import FloatRows
+from hge.experts.replay import Expert
 from hge.experts.scaling import MAX_DEVIATIONS
 from hge.learning.learner import Learner
-from hge.learning.stream_memory import GATE
+from hge.learning.stream_memory import GATE, StreamMemory
 
 WINDOW, REFUSED_SHARE = 200, 0.125
 """Batches without a new expert, and the share set aside that is too much; random labels have 2 %, single rows 7 %."""
@@ -53,6 +54,8 @@ class Advice:
     """Number of equal rows."""
     clip_checked: int = 0
     """Batches learned at the last check for clipped values."""
+    gate_checked: int = 0
+    """Batches learned at the last comparison of the gate with the labels."""
 
     def count(self, refused: bool, experts: int) -> None:
         """Count a batch that was learned or set aside; a new expert begins a new window."""
@@ -74,8 +77,7 @@ class Advice:
 
 
 def _refused(advice: Advice, x: FloatRows, learner: Learner) -> str:
-    full = len(learner.experts) == learner.config.max_experts  # then a new task creates no expert
-    if full or advice.most_refused <= REFUSED_SHARE * WINDOW:
+    if _at_limit(learner) or advice.most_refused <= REFUSED_SHARE * WINDOW:
         return ""
     return (
         f"{advice.most_refused} of {WINDOW} batches were set aside, but no expert was created: the stream may have no "
@@ -111,7 +113,7 @@ def _scale(advice: Advice, x: FloatRows, learner: Learner) -> str:
     largest, remedy = max(float(x.max()), -float(x.min())), "Transform the inputs (logarithms, ranks), and remove codes"
     if largest > LARGE_INPUT:
         return f"X has values of magnitude {largest:.2g}, of which float32 keeps 7 digits. {remedy} for missing values."
-    if learner.steps - advice.clip_checked < CLIP_EVERY:
+    if _at_limit(learner) or learner.steps - advice.clip_checked < CLIP_EVERY:
         return ""
     advice.clip_checked, share = learner.steps, _clipped_share(learner)
     if share <= CLIPPED_SHARE:
@@ -129,7 +131,7 @@ def _clipped_share(learner: Learner) -> float:
     """
     kept, expert = learner.guard.kept.tensors, learner.guard.expert
     batches = [] if expert is None or "net.0.variance" not in kept else [old.batch.x for old in expert.replay.kept]
-    if sum(map(len, batches)) < CLIP_ROWS:
+    if sum(map(len, batches)) < CLIP_ROWS or kept["net.0.rows"] < CLIP_ROWS:  # the copy may be of a young expert
         return 0.0
     rows = np.concatenate([x.double().cpu().numpy() for x in batches])
     mean, variance = (kept[f"net.0.{name}"].cpu().numpy() for name in ("mean", "variance"))
@@ -158,21 +160,42 @@ def _often_new(advice: Advice, x: FloatRows, learner: Learner) -> str:
 
 
 def _gate(advice: Advice, x: FloatRows, learner: Learner) -> str:
-    if learner.memory is None or len(learner.experts) == 1 or learner.memory.belief.in_use < 0:
+    if _at_limit(learner) or learner.memory is None or len(learner.experts) == 1 or learner.memory.belief.in_use < 0:
         return ""
     used = learner.memory.belief.in_use
     chosen = learner.memory.belief.counts[GATE, used]
     if learner.experts[used].batches_trained < GATE_BATCHES or chosen.sum() < GATE_ROWS:
         return ""
-    others = 1 - float(chosen[used] / chosen.sum())
-    if others <= 1 - GATE_SHARE:
+    if chosen[used] >= GATE_SHARE * chosen.sum() or learner.steps - advice.gate_checked < GATE_BATCHES:
+        return ""
+    advice.gate_checked, share = learner.steps, _contradicted_share(learner, learner.experts[used], learner.memory)
+    if share <= 1 - GATE_SHARE:
         return ""
     return (
-        f"The gate would send {others:.0%} of the rows of expert {used} to others: the inputs do not tell the "
-        "tasks apart, or it has learned rows of several. Predict right after partial_fit, with "
-        'routing="stream", or add inputs that tell the tasks apart; '
-        "predictions of single rows of mixed tasks cannot be right."
+        f"The gate would send {share:.0%} of the rows of expert {used} to experts that contradict their labels: the "
+        'inputs do not tell the tasks apart. Predict right after partial_fit, with routing="stream", or add inputs '
+        "that tell them apart; predictions of single rows of mixed tasks cannot be right."
     )
+
+
+def _contradicted_share(learner: Learner, expert: Expert, memory: StreamMemory) -> float:
+    """Return the share of the rows in an expert's replay that the gate would send to experts that refuse the batch.
+
+    An expert that accepts the batch is no worse: its task came back while this one was in use.
+    """
+    rows = contradicted = 0
+    for old in expert.replay.kept:
+        sent = np.bincount(memory.choices(old.batch.x, len(learner.experts)))
+        for other in (learner.experts[i] for i in np.flatnonzero(sent) if i != expert.id):
+            refuses = learner.pool.loss(other.id, old.batch, old.step) > other.losses.bound(learner.config.epsilon)
+            contradicted += int(sent[other.id]) * refuses
+        rows += len(old.batch)
+    return contradicted / rows
+
+
+def _at_limit(learner: Learner) -> bool:
+    """Return whether `max_experts` is reached: a new task creates no expert, and an expert may have several tasks."""
+    return len(learner.experts) == learner.config.max_experts
 
 
 CHECKS: dict[str, Callable[[Advice, FloatRows, Learner], str]] = {

@@ -262,7 +262,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
         events = RecentEvents(facts["skipped"])
         self._build(np.zeros((1, *shape), dtype=np.float32), facts["capacity"], Keys(facts["seed"]), events)
         restore(self._learner, snapshot)
-        self._advice = Advice(**facts.get("advice", {}))
+        self._advice = Advice(**facts["advice"])
         self._outputs = {label: int(output) for label, output in facts["outputs"]}
         self._closed, self._waiting = facts["closed"], WaitingRows(waiting_rows(snapshot))
         self.classes_, self.n_features_in_ = classes, facts["features"]

@@ -25,6 +25,7 @@ def prequential(model: GatedExperts, stream: DriftStream) -> float:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::hge.HgeWarning")  # the inputs do not tell the tasks apart
 def test_who_answers_when_the_inputs_do_not_tell() -> None:
     """STAGGER: the inputs of all concepts are alike. The right experts are found, and found again, by the labels."""
     model, rng = GatedExperts(), np.random.default_rng(100)
@@ -33,6 +34,7 @@ def test_who_answers_when_the_inputs_do_not_tell() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::hge.HgeWarning")  # likewise
 def test_reversed_labels() -> None:
     model, rng = GatedExperts(), np.random.default_rng(100)
     assert prequential(model, visit([sine(0), sine(1)], (0, 1, 0, 1), 1000, rng)) > 0.92

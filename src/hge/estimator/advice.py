@@ -185,7 +185,7 @@ def _contradicted_share(learner: Learner, expert: Expert, memory: StreamMemory) 
     """
     rows = contradicted = 0
     for old in expert.replay.kept:
-        sent = np.bincount(memory.choices(old.batch.x, len(learner.experts)))
+        sent = np.bincount(memory.choices(old.batch.x, len(learner.experts))[GATE])
         for other in (learner.experts[i] for i in np.flatnonzero(sent) if i != expert.id):
             refuses = learner.pool.loss(other.id, old.batch, old.step) > other.losses.bound(learner.config.epsilon)
             contradicted += int(sent[other.id]) * refuses

@@ -73,7 +73,7 @@ def test_when_the_lengths_are_due() -> None:
     assert not shortlist.due(2, 124)
     assert shortlist.due(2, 125)
     assert shortlist.due(3, 101)
-    quiet = shortlist.quiet(2, 100)
+    quiet = shortlist.batches_until_due(2, 100)
     assert 0 < quiet < 25
     assert not shortlist.due(2, 100 + quiet + 1)
 

@@ -62,7 +62,7 @@ def test_the_shortest_length_brings_the_wanted_share_to_its_own(table: FloatArra
 def test_nothing_is_due_while_it_is_quiet(experts: int, at_fit: int, since: int) -> None:
     shortlist = of_length(1, 1)
     shortlist.experts_at_fit, shortlist.trained_at_fit = experts, at_fit
-    quiet = shortlist.quiet(experts, at_fit + since)
+    quiet = shortlist.batches_until_due(experts, at_fit + since)
     assert quiet >= 0
     if quiet:
         assert not shortlist.due(experts, at_fit + since + quiet + 1)  # an outlier's training may come with the last

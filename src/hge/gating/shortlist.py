@@ -84,7 +84,7 @@ class Shortlist:
         """Return whether the lengths should be recomputed."""
         return experts > 1 and (experts != self.experts_at_fit or trained >= GROWTH * self.trained_at_fit)
 
-    def quiet(self, experts: int, trained: int) -> int:
+    def batches_until_due(self, experts: int, trained: int) -> int:
         """Return the number of batches that can be trained before the lengths are due."""
         if experts < 2:
             return trained + 2  # nothing to choose from

@@ -108,7 +108,7 @@ class RecentBuffer(Generic[T]):
         return sum(1 for _ in takewhile(lambda entry: entry.high_loss, reversed(self.entries)))
 
     @property
-    def calm(self) -> bool:
+    def no_sign_of_a_switch(self) -> bool:
         """Whether there is no sign of a switch: the last two batches are not both of high loss."""
         return not (len(self.entries) >= 2 and self.entries[-1].high_loss and self.entries[-2].high_loss)
 

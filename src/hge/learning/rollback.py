@@ -51,25 +51,25 @@ class Guard:
         """Return the expert's loss on a batch, after a rollback if the expert's state causes a non-finite loss."""
         loss = self.pool.loss(expert.id, batch, step)
         if not isfinite(loss):
-            changed = self.mend(expert, now)
-        elif self.quiet(expert) == 0:
+            changed = self.roll_back_if_broken(expert, now)
+        elif self.batches_until_due(expert) == 0:
             changed = not self._keep(expert, now)
         else:
             return loss
         return self.pool.loss(expert.id, batch, step) if changed else loss
 
-    def take(self, expert: Expert, now: int) -> None:
+    def watch(self, expert: Expert, now: int) -> None:
         """Guard the expert to be trained next; check the previous one first, and roll it back if needed."""
         if expert is self.expert:
             return
         if self.expert is not None and not _finite(self.pool.state(self.expert.id, on_host=False)):
             self._roll_back(self.expert, now)
         elif self.expert is not None:
-            self.mend(self.expert, now)
+            self.roll_back_if_broken(self.expert, now)
         self.expert = expert
         self._copy(expert, self.pool.state(expert.id, on_host=False))
 
-    def mend(self, expert: Expert, now: int) -> bool:
+    def roll_back_if_broken(self, expert: Expert, now: int) -> bool:
         """Roll the expert back if its loss is not finite on a batch of its replay either; return whether it was."""
         remembered = expert.replay.kept[:1]
         if expert is not self.expert or not remembered:
@@ -79,7 +79,7 @@ class Guard:
         self._roll_back(expert, now)
         return True
 
-    def quiet(self, expert: Expert) -> int:
+    def batches_until_due(self, expert: Expert) -> int:
         """Return how many batches the expert may be trained on before a copy is due."""
         if expert is not self.expert:
             return KEEP_EVERY

@@ -67,15 +67,15 @@ def _length(learner: Learner, expert: Expert) -> int:
     """Return how many batches can be learned before anything but training the expert in use is due."""
     if learner.memory is not None:
         return 0  # companions and rehearsal follow every batch
-    if expert.id in learner.newcomers or expert.losses.count < 2 or not learner.recent.calm:
+    if expert.id in learner.newcomers or expert.losses.count < 2 or not learner.recent.no_sign_of_a_switch:
         return 0
     if expert is not learner.guard.expert:
         return 0  # its state must be copied first
     if not learner.config.sticky and (learner.organisation.shortlist is not None or not _stands_at(learner, expert)):
         return 0  # the gate must be evaluated, and a shortlist is on the host only
     experts, trained = len(learner.experts), learner.replays.batches_trained
-    quiet = [upkeep.quiet(experts, trained) for upkeep in learner.upkeeps]
-    return min(learner.recent.until_outlier, learner.guard.quiet(expert), *quiet)
+    due = [upkeep.batches_until_due(experts, trained) for upkeep in learner.upkeeps]
+    return min(learner.recent.until_outlier, learner.guard.batches_until_due(expert), *due)
 
 
 def _stands_at(learner: Learner, expert: Expert) -> bool:

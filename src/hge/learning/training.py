@@ -29,7 +29,7 @@ def look(learner: Learner, expert: int, entry: RecentEntry[Batch]) -> Look:
 
 def train(learner: Learner, expert: Expert, entry: RecentEntry[Batch]) -> Trained:
     """Train on a new batch or one from R; add its loss to the statistics and the batch to the replay."""
-    learner.guard.take(expert, learner.steps)
+    learner.guard.watch(expert, learner.steps)
     if learner.memory is not None:
         learner.memory.learn(expert, entry.batch)
     loss = learner.pool.train(expert.id, entry.batch, entry.step)
@@ -41,7 +41,7 @@ def train(learner: Learner, expert: Expert, entry: RecentEntry[Batch]) -> Traine
             learner.memory.rehearse(expert, entry.batch, entry.step)
     else:
         learner.emit(events.UpdateSkipped(learner.steps, expert.id, entry.step))
-        learner.guard.mend(expert, learner.steps)
+        learner.guard.roll_back_if_broken(expert, learner.steps)
     # An outlier from R goes to the expert that was in use when it arrived, which may have changed since.
     if entry.step == learner.steps and expert.id != learner.last_used:
         learner.emit(events.ExpertChanged(learner.steps, learner.last_used, expert.id))

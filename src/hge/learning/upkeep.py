@@ -8,7 +8,7 @@ from typing import Protocol
 class Upkeep(Protocol):
     """Work that becomes due as experts are created and trained."""
 
-    def quiet(self, experts: int, trained: int) -> int:
+    def batches_until_due(self, experts: int, trained: int) -> int:
         """Return how many batches experts can be trained on before the work is due."""
 
     def after_batch(self, step: int, experts: int, trained: int) -> None:

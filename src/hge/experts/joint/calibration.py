@@ -62,7 +62,7 @@ class Calibration:
         if self.known < experts or trained >= GROWTH * self.trained_at_fit:
             self.fit(ROUGH)
 
-    def quiet(self, experts: int, trained: int) -> int:
+    def batches_until_due(self, experts: int, trained: int) -> int:
         """Return the number of batches that can be trained before a fit is due."""
         # Minus one, and one more because the last batch may also trigger the training on an outlier.
         return max(0, GROWTH * self.trained_at_fit - trained - 2)

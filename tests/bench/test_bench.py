@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from helpers.places import ROOT
 from hge.bench import plain_training as plain
+from hge.bench.calls import measure_calls
 from hge.bench.gates import measure_gates
 from hge.bench.measure import Plan, Spread, time_turns
 from hge.bench.plain_training import WARM_UP, Graphed, Model, Sketch, Trainer
@@ -227,3 +228,13 @@ def best_ratios(document: dict[str, Any]) -> dict[tuple[str, int, str], float]:
         for (score, experts, loop), own in lowest.items()
         if loop.startswith("GE")
     }
+
+
+@pytest.mark.slow
+def test_the_front_door_is_compared_with_a_plain_loop() -> None:
+    found = measure_calls(young=4, later=4, single=40)
+    assert all(value > 0 for value in found.values())
+    assert found["later_ratio"] == pytest.approx(
+        found["later_seconds_per_1000_rows"] / found["later_plain_seconds_per_1000_rows"]
+    )
+    assert found["later_ratio"] > 1  # a plain loop has neither a gate nor a memory

@@ -12,12 +12,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from hge.bench.calls import measure_calls
 from hge.bench.data import bench_data
 from hge.bench.plain_training import Precision, ScoreName
 from hge.bench.population import PoolName
 from hge.bench.suite import PARTS, BenchOptions, bench, device_name
 from hge.cli.data import DataFolder
-from hge.experiments.run_files import write_json
+from hge.experiments.run_files import commit, write_json
 from hge.experts.optim import resolve_device
 
 app = typer.Typer(help="Measure speed and memory, in ratios within one run.", no_args_is_help=True)
@@ -77,6 +78,19 @@ def _command(name: str, parts: Sequence[str]) -> Callable[..., None]:
 
 for _name, (_parts, _about) in COMMANDS.items():
     app.command(_name, help=_about)(_command(_name, _parts))
+
+
+@app.command("calls")
+def calls_command(out: Annotated[Path | None, typer.Option(help="JSON file for the figures.")] = None) -> None:
+    """Compare `predict` then `partial_fit`, in calls of 32 rows, with a plain loop over the same network (CPU)."""
+    with console.status("measuring"):
+        figures = measure_calls()
+    table = Table("", "", box=None, show_header=False)
+    for name, value in figures.items():
+        table.add_row(name.replace("_", " "), f"{value:.3g}")
+    console.print(table)
+    if out is not None:
+        write_json(out, figures | {"commit": commit()})
 
 
 @app.command("data")

@@ -1,4 +1,4 @@
-"""The cost of the front door: `predict` then `partial_fit` in small calls, against a plain loop over the same network."""
+"""The cost of the front door: `predict` then `partial_fit` in small calls, against a loop over the same network."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_predictions_are_of_one_state(parameters: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_a_long_call_lets_others_in() -> None:
     X, y = digits()
-    model = GatedExperts(batch_size=4).partial_fit(X, y)
+    model = GatedExperts(batch_size=4, memory_rows=0).partial_fit(X, y)
     calls = 0
     with beside(lambda: model.partial_fit(np.tile(X, (4, 1)), np.tile(y, 4))) as errors:
         time.sleep(0.05)

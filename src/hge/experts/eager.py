@@ -91,46 +91,42 @@ class EagerPool:
         self.score_set.prepare(expert)
         member = self.members[expert]
         buffers = [(buffer, buffer.clone()) for buffer in member.net.buffers()]
-        with (
-            self._arithmetic(),
-            self.keys.seeded("dropout", step, expert, device=self.device),
-            network_mode(member.net, training=True, rows=len(batch)),
-        ):
+        with network_mode(member.net, training=True, rows=len(batch)):
+            loss = self._step(expert, batch, step)
+        if loss is None:
+            for buffer, before in buffers:
+                buffer.copy_(before)
+            return nan
+        noise = self.keys.generator("noise", step, expert, device=self.device)
+        self.score_set.train(expert, batch.x, batch.y, noise)
+        return loss
+
+    def rehearse(self, expert: int, batch: Batch, step: int) -> None:
+        """Take one optimiser step on the network alone."""
+        net = self.members[expert].net
+        buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
+        with network_mode(net, training=True, rows=len(batch)), frozen_scaling(net):
+            self._step(expert, batch, step)
+        for buffer, before in buffers:
+            buffer.copy_(before)
+
+    def _step(self, expert: int, batch: Batch, step: int) -> float | None:
+        """Take one optimiser step on the network and its average; return the loss.
+
+        If the gradient is not finite, there is no step, and None is returned.
+        """
+        member = self.members[expert]
+        with self._arithmetic(), self.keys.seeded("dropout", step, expert, device=self.device):
             with self._autocast():
                 loss = nn.functional.cross_entropy(member.net(self._augmented(batch, expert, step)), batch.y)
             member.optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             if not nn.utils.get_total_norm(gradients(member.net)).isfinite():
-                for buffer, before in buffers:
-                    buffer.copy_(before)
-                return nan
+                return None
             member.optimiser.step()
         if member.average is not None:
             member.average.update(skip=torch.zeros((), device=self.device))
-        noise = self.keys.generator("noise", step, expert, device=self.device)
-        self.score_set.train(expert, batch.x, batch.y, noise)
         return float(loss.detach())
-
-    def rehearse(self, expert: int, batch: Batch, step: int) -> None:
-        """Take one optimiser step on the network alone."""
-        member = self.members[expert]
-        buffers = [(buffer, buffer.clone()) for buffer in member.net.buffers()]
-        with (
-            self._arithmetic(),
-            self.keys.seeded("dropout", step, expert, device=self.device),
-            network_mode(member.net, training=True, rows=len(batch)),
-            frozen_scaling(member.net),
-        ):
-            with self._autocast():
-                loss = nn.functional.cross_entropy(member.net(self._augmented(batch, expert, step)), batch.y)
-            member.optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            if nn.utils.get_total_norm(gradients(member.net)).isfinite():
-                member.optimiser.step()
-        for buffer, before in buffers:
-            buffer.copy_(before)
-        if member.average is not None:
-            member.average.update(skip=torch.zeros((), device=self.device))
 
     def train_run(
         self,

@@ -20,6 +20,7 @@ from hge.experts.replay import Expert
 from hge.gating.stream_belief import StreamBelief
 from hge.gating.switch_detection import RecentBuffer
 from hge.gating.tree import FloatArray, IntArray
+from hge.learning.state import named, part
 
 REHEARSED = 96
 """Remembered rows in a rehearsal step, beside those of the batch."""
@@ -127,7 +128,9 @@ class StreamMemory:
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Return the state to save: JSON values, and tensors."""
-        tensors = {f"{e}.{name}": t for e, own in self.companions.items() for name, t in own.state().items()}
+        tensors: dict[str, Tensor] = {}
+        for expert, own in self.companions.items():
+            tensors |= named(str(expert), own.state())
         return {"belief": self.belief.state(), "classes": self.classes}, tensors
 
     def load_state(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
@@ -135,8 +138,7 @@ class StreamMemory:
         self.belief.load_state(facts["belief"])
         self.classes = facts["classes"]
         for expert in sorted({int(name.partition(".")[0]) for name in tensors}):
-            prefix = f"{expert}."
-            own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+            own = part(str(expert), tensors)
             self.companions[expert] = Companion(len(own["linear.mean"]), self.rows)
             self.companions[expert].load_state(own)
 

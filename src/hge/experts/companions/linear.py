@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hge.experts.companions.nearest import FloatArray, FloatRows, Labels
+from hge.experts.companions.opinions import softmax
 
 ROWS_PER_STEP = 4
 FARTHEST = 10.0
@@ -43,7 +44,7 @@ class LinearModel:
         rate = 1 / np.einsum("ij,ij->i", rows, rows)[:, None]
         for start in range(0, len(x), ROWS_PER_STEP):
             part = slice(start, start + ROWS_PER_STEP)
-            error = _softmax(rows[part] @ self.weights)
+            error = softmax(rows[part] @ self.weights)
             error[np.arange(len(error)), y[part]] -= 1
             self.weights -= rows[part].T @ (error * rate[part])
 
@@ -51,7 +52,7 @@ class LinearModel:
         """Return [rows, classes]; classes that it has not seen have probability 0."""
         found = np.zeros((len(x), classes))
         seen = min(classes, self.weights.shape[1])
-        found[:, :seen] = _softmax(self._standardised(x) @ self.weights[:, :seen])
+        found[:, :seen] = softmax(self._standardised(x) @ self.weights[:, :seen])
         return found
 
     def state(self) -> dict[str, Tensor]:
@@ -86,9 +87,3 @@ class LinearModel:
         rows = np.ones((len(x), len(self.weights)))
         rows[:, 1:] = np.clip((x - self.mean) / self._deviation, -FARTHEST, FARTHEST)
         return rows
-
-
-def _softmax(logits: FloatArray) -> FloatArray:
-    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-    shares: FloatArray = powers / powers.sum(axis=1, keepdims=True)
-    return shares

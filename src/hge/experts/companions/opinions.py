@@ -43,10 +43,14 @@ class OpinionPool:
         self.weights = np.clip(self.weights + RATE * gain, 0.0, HIGHEST)
 
     def _pooled(self, logarithms: FloatArray) -> FloatArray:
-        total = np.tensordot(self.weights, logarithms, 1)
-        powers = np.exp(total - total.max(axis=1, keepdims=True))
-        shares: FloatArray = powers / powers.sum(axis=1, keepdims=True)
-        return shares
+        return softmax(np.tensordot(self.weights, logarithms, 1))
+
+
+def softmax(logits: FloatArray) -> FloatArray:
+    """Return the probabilities [rows, classes] of logits."""
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    shares: FloatArray = powers / powers.sum(axis=1, keepdims=True)
+    return shares
 
 
 def _logarithms(opinions: list[FloatArray]) -> FloatArray:

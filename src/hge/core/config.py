@@ -124,7 +124,7 @@ class ScoreConfig:
     variational: bool = True
     """autoencoder: sample the latent in training. False: the paper's ablation."""
     sampled: bool = False
-    """autoencoder: compare experts at one fixed sample of the latent noise, shared by all, instead of at the mean."""
+    """autoencoder: compare experts at samples of the latent, one for each row of a batch, instead of at its mean."""
 
     def __post_init__(self) -> None:
         _check_types(self)

@@ -18,6 +18,7 @@ import torch
 Purpose = Literal[
     "weights",
     "noise",
+    "latent",
     "dropout",
     "augment",
     "replay",

@@ -124,7 +124,9 @@ def _train(
         for name, scores in learned.items():
             score_config = ScoreConfig(name=name, kl_weight=config.score.kl_weight)  # type: ignore[arg-type]
             with keys.seeded("weights", expert, device=device):
-                made = build_score(score_config, spec.optimiser, spec.autoencoder, spec.shape, spec.outputs, space)
+                made = build_score(
+                    score_config, spec.optimiser, spec.autoencoder, spec.shape, spec.outputs, space, keys
+                )
             scores.append(ScoreTrainer(made.to(device).eval()))
     total = scenario.batches(config.batch_size, config.epochs)
     for step, task, own in separate.train(config.batch_size, config.epochs):

@@ -72,10 +72,10 @@ def gradients(net: nn.Module) -> list[Tensor]:
 
 
 @torch.no_grad()
-def multiply_adds(net: nn.Module, row: Tensor) -> float:
-    """Count the multiply-adds of products and convolutions in one forward pass for one row."""
+def multiply_adds(net: nn.Module, row: Tensor, *inputs: object) -> float:
+    """Count the multiply-adds of products and convolutions in one forward pass for one row, and further inputs."""
     with network_mode(net, training=False, rows=1), FlopCounterMode(display=False) as counter:
-        net(row)
+        net(row, *inputs)
     return float(counter.get_total_flops()) / 2
 
 

@@ -59,14 +59,14 @@ class PoolSpec:
                 net = nn.Sequential(Standardise(self.shape).to(device), net)
             net.eval()
             _drop_batch_counts(net)
-            return net, self._build_score(device, space)
+            return net, self._build_score(keys, device, space)
 
     def build_score(self, keys: Keys, expert: int, device: torch.device, space: Space) -> Score:
         """Return an untrained expert's score alone."""
         with keys.seeded("weights", expert, device=device):
-            return self._build_score(device, space)
+            return self._build_score(keys, device, space)
 
-    def _build_score(self, device: torch.device, space: Space) -> Score:
+    def _build_score(self, keys: Keys, device: torch.device, space: Space) -> Score:
         score = build_score(
             self.score,
             self.optimiser,
@@ -74,6 +74,7 @@ class PoolSpec:
             self.shape,
             self.outputs,
             space,
+            keys,
             shortlisted=self.shortlisted,
         )
         score.to(device).eval()

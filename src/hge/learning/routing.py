@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hge.experts.joint.calibration import Calibration
 from hge.experts.pool import ExpertPool, scorer, sketcher
-from hge.experts.scores import UNSUITABLE, Cost
+from hge.experts.scores import UNSUITABLE
 from hge.gating.tree import FloatArray, IntArray, Routes
 from hge.learning.novelty import surprise, unknown
 from hge.learning.online import Routing
@@ -128,9 +128,9 @@ class Answerer:
         """Return the gate's multiply-adds per row, if it queries `asked` experts for groups of `rows` rows."""
         costs, experts = self.learner.pool.costs(), len(self.learner.experts)
         shortlist = self.learner.shortlist is not None
-        looked = _gate_cost(costs.sketch, experts, rows) if shortlist else 0.0
+        looked = costs.sketch.per_row(experts, rows) if shortlist else 0.0
         if self.calibration is None:
-            return looked + _gate_cost(costs.score, asked, rows)
+            return looked + costs.score.per_row(asked, rows)
         each = costs.network + costs.score.each + self.calibration.multiply_adds
         return looked + costs.score.once + asked * each
 
@@ -229,11 +229,6 @@ class Answerer:
             rows = [self.learner.pool.scores([expert], b.batch.x)[0] for b in kept]
             self._replay_scores[key] = version, np.concatenate([*rows, np.zeros(0 if rows else 1)])
         return self._replay_scores[key][1]
-
-
-def _gate_cost(cost: Cost, experts: float, rows: int) -> float:
-    """Return the multiply-adds per row of scoring groups of `rows` rows by `experts` experts."""
-    return cost.once + experts * (cost.together / rows if rows > 1 and cost.together else cost.each)
 
 
 def ask(pool: ExpertPool, x: Tensor, routes: Routes, outputs: int) -> FloatArray:

@@ -6,9 +6,10 @@ import torch
 from sklearn.datasets import load_digits
 
 from hge.core.config import OptimiserConfig, ScoreConfig
+from hge.core.randomness import Keys
 from hge.experts.networks import AUTOENCODERS, ConvVAE
 from hge.experts.scores import Score, ShortlistedScore, Space, build_score
-from hge.experts.scores.autoencoder import AutoencoderScore
+from hge.experts.scores.autoencoder import DRAWS, DRAWS_PER_ROW, AutoencoderScore
 
 
 def train(score: Score, x: torch.Tensor, seed: int = 0, *, skip: bool = False) -> None:
@@ -32,7 +33,7 @@ def test_kl_is_summed_over_the_latents(monkeypatch: pytest.MonkeyPatch) -> None:
 def autoencoder(config: ScoreConfig, optimiser: OptimiserConfig | None = None, net: str = "mlp") -> AutoencoderScore:
     torch.manual_seed(0)
     shape = (64,) if net == "mlp" else (3, 32, 32)
-    score = build_score(config, optimiser or OptimiserConfig(), AUTOENCODERS[net], shape, 10, Space(shape))
+    score = build_score(config, optimiser or OptimiserConfig(), AUTOENCODERS[net], shape, 10, Space(shape), Keys(0))
     assert isinstance(score, AutoencoderScore)
     return score
 
@@ -48,20 +49,51 @@ def test_autoencoder_score_is_deterministic_and_falls_with_training() -> None:
     assert score.score(x, batch_statistics=False).mean() < before.mean()
 
 
-def test_autoencoders_compare_at_one_draw_whatever_the_company() -> None:
+def test_autoencoders_compare_at_draws_of_the_latent() -> None:
+    """Reading 19 of docs/paper.md."""
     x = digits()[:64]
     at_mean, drawn, plain = (
         autoencoder(ScoreConfig("autoencoder", variational=variational, sampled=sampled))
         for variational, sampled in ((True, False), (True, True), (False, True))
     )
     drawn.load_state_dict(at_mean.state_dict())
-    losses = drawn.score(x, batch_statistics=False)
-    assert (losses != at_mean.score(x, batch_statistics=False)).all()
-    torch.testing.assert_close(losses[7:8], drawn.score(x[7:8], batch_statistics=False))
-    noise = drawn.fixed_draw
-    assert noise is not None
-    torch.testing.assert_close(losses, at_mean(x, noise.expand(64, -1)))
-    assert plain.fixed_draw is None
+    draws = drawn.draws
+    assert draws is not None
+    assert plain.draws is None, "the ablation has no draws"
+
+    single = drawn.score(x, batch_statistics=False)
+    each = [at_mean(x, [draw]) for draw in draws[:DRAWS_PER_ROW]]
+    torch.testing.assert_close(single, torch.stack(each).mean(0))
+    torch.testing.assert_close(single[7:8], drawn.score(x[7:8], batch_statistics=False))
+    torch.testing.assert_close(single[7:8], drawn.score(x[7:8], batch_statistics=True))
+
+    torch.testing.assert_close(drawn.score(x, batch_statistics=True), at_mean(x, [draws[:64]]))
+    long = x[:1].expand(DRAWS + 1, -1)  # equal rows, different draws, and the first one again
+    scores = drawn.score(long, batch_statistics=True)
+    assert len(scores.unique()) > DRAWS // 2
+    torch.testing.assert_close(scores[0], scores[-1])
+
+
+def test_draws_are_those_of_the_seed_for_every_expert() -> None:
+    def draws(seed: int, expert: int) -> torch.Tensor:
+        torch.manual_seed(expert)
+        config, space = ScoreConfig("autoencoder", sampled=True), Space((64,))
+        score = build_score(config, OptimiserConfig(), AUTOENCODERS["mlp"], (64,), 10, space, Keys(seed))
+        assert isinstance(score, AutoencoderScore)
+        assert score.draws is not None
+        return score.draws
+
+    torch.testing.assert_close(draws(0, 0), draws(0, 1), rtol=0, atol=0)
+    assert (draws(0, 0) != draws(1, 0)).any()
+
+
+def test_a_single_row_costs_a_decoding_per_draw() -> None:
+    score = autoencoder(ScoreConfig("autoencoder", sampled=True))
+    cost = score.cost(score.gate_tensors())
+    encoder, decoder = 64 * 512 + 2 * 512 * 32, 32 * 512 + 512 * 64
+    assert (cost.each, cost.each_in_batch) == (encoder + DRAWS_PER_ROW * decoder, encoder + decoder)
+    assert cost.per_row(experts=3, rows=1) == 3 * cost.each
+    assert cost.per_row(experts=3, rows=128) == 3 * cost.each_in_batch
 
 
 def test_kl_weight_and_the_plain_autoencoder() -> None:
@@ -118,7 +150,9 @@ def made(name: str, space: Space) -> Score:
     torch.manual_seed(0)
     shortlisted = name == "shortlisted"
     config = ScoreConfig("autoencoder" if shortlisted else name)  # type: ignore[arg-type]
-    score = build_score(config, OptimiserConfig(), AUTOENCODERS["mlp"], (64,), 10, space, shortlisted=shortlisted)
+    score = build_score(
+        config, OptimiserConfig(), AUTOENCODERS["mlp"], (64,), 10, space, Keys(0), shortlisted=shortlisted
+    )
     assert isinstance(score, ShortlistedScore) == shortlisted
     return score
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hge.core.config import OptimiserConfig, ScoreConfig
+from hge.core.randomness import Keys
 from hge.experts.networks import AutoencoderFactory, Shape
 from hge.experts.scores.autoencoder import AutoencoderScore
 from hge.experts.scores.base import UNSUITABLE, Cost, Score, ScoreTrainer
@@ -30,11 +31,13 @@ def build_score(
     shape: Shape,
     outputs: int,
     space: Space,
+    keys: Keys,
     *,
     shortlisted: bool = False,
 ) -> Score:
-    """Return an untrained score, as set in `config`; sketches use `space`, which all experts share."""
+    """Return an untrained score, as set in `config`; sketches use `space`, which all experts share, and
+    autoencoders are compared at noise drawn by `keys`."""
     if config.name == "autoencoder":
-        costly = AutoencoderScore(autoencoder(shape), shape, config, optimiser)
+        costly = AutoencoderScore(autoencoder(shape), shape, config, optimiser, keys, space.device)
         return ShortlistedScore(costly, SketchScore(space)) if shortlisted else costly
     return SketchScore(space, outputs if config.name == "class-sketch" else 1)

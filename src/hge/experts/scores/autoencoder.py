@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from math import inf, prod
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from hge.core.config import OptimiserConfig, ScoreConfig
+from hge.core.randomness import Keys
 from hge.experts.fast.cuda_graphs import SideStream
 from hge.experts.networks import Autoencoder, Shape
 from hge.experts.optim import build_optimiser, gradients, has_batch_norm, masked_step, multiply_adds, network_mode
@@ -18,17 +19,33 @@ from hge.experts.scores.base import Cost, Score
 
 MAX_CONCURRENT = 4
 """Number of convolutional autoencoders run concurrently on a GPU; more are not faster."""
+DRAWS = 1024
+"""Draws of the latent noise at which experts are compared; longer batches use them again."""
+DRAWS_PER_ROW = 8
+"""Draws over which the score of a single row is averaged (results/choices/readings.json compares other numbers)."""
 
 
 class AutoencoderScore(Score):
-    """Mean squared reconstruction error + KL weight × KL divergence, at the latent mean or at one fixed sample."""
+    """Mean squared reconstruction error + KL weight × KL divergence, at the latent's mean or at samples of it.
+
+    The samples are deterministic, and the same for all experts, since a score compares experts. In a batch each row has
+    a draw of its own, by its position: one draw for all rows would decide for the whole batch (docs/paper.md, reading
+    19). The score of a single row must not depend on its position, and is the mean over a few draws.
+    """
 
     optimiser: torch.optim.Optimizer
-    fixed_draw: Tensor | None
     norm: Tensor
     """Norm of the last gradient computed by `compute_update`."""
 
-    def __init__(self, net: Autoencoder, shape: Shape, config: ScoreConfig, optimiser: OptimiserConfig) -> None:
+    def __init__(
+        self,
+        net: Autoencoder,
+        shape: Shape,
+        config: ScoreConfig,
+        optimiser: OptimiserConfig,
+        keys: Keys,
+        device: torch.device,
+    ) -> None:
         super().__init__()
         if not isinstance(net, nn.Module):
             raise TypeError(f"autoencoder: got {type(net).__name__}, expected an nn.Module with encode and decode")
@@ -39,9 +56,10 @@ class AutoencoderScore(Score):
         self.optimiser = build_optimiser(optimiser, net.parameters())
         self.shape = shape
         self.latents = self._latent_shape()
-        # The same for every expert and row: a score compares experts, and must not depend on a row's position.
-        draw = torch.randn(self.latents, generator=torch.Generator().manual_seed(0))
-        self.register_buffer("fixed_draw", draw if self.variational and config.sampled else None, persistent=False)
+        # No buffer: those are an expert's state, and the draws are the same for all experts.
+        draws = torch.randn(DRAWS, *self.latents, generator=keys.generator("latent", device=torch.device("cpu")))
+        self.draws = draws.to(device) if self.variational and config.sampled else None
+        """[DRAWS, latents] Noise at which experts are compared; None: they are compared at the mean."""
 
     @property
     def network(self) -> nn.Module:
@@ -57,7 +75,7 @@ class AutoencoderScore(Score):
     def compute_update(self, inputs: Tensor, y: Tensor, noise: Tensor | None) -> None:
         """Compute the gradient of the loss, with the latent sampled by `noise`."""
         with network_mode(self.network, training=True, rows=len(inputs)):
-            loss = self(inputs, noise).mean()
+            loss = self(inputs, [noise]).mean()
             self.optimiser.zero_grad()
             loss.backward()
         self.norm = nn.utils.get_total_norm(gradients(self.network))
@@ -79,20 +97,38 @@ class AutoencoderScore(Score):
     def score(self, x: Tensor, *, batch_statistics: bool) -> Tensor:
         """Return the loss of each row."""
         with network_mode(self.network, training=False, rows=len(x), batch_statistics=batch_statistics):
-            return self(x)  # type: ignore[no-any-return]
+            return self(x, self._noises(len(x), together=batch_statistics))  # type: ignore[no-any-return]
 
-    def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
-        """Return the loss of each row in the network's current mode, with `noise` or the fixed draw on the latent."""
+    def forward(self, x: Tensor, noises: Sequence[Tensor | None]) -> Tensor:
+        """Return the loss of each row in the network's current mode: the mean over noises of the latent, None for 0."""
         mean, log_variance = self.net.encode(x)
-        noise = self.fixed_draw if noise is None else noise
-        latent = mean if noise is None else mean + (0.5 * log_variance).exp() * noise
-        return self._loss(x, self.net.decode(latent), mean, log_variance)
+        deviation = (0.5 * log_variance).exp()
+        errors = [
+            self._error(x, self.net.decode(mean if noise is None else mean + deviation * noise)) for noise in noises
+        ]
+        error = sum(errors[1:], errors[0]) / len(errors)
+        if not self.variational:
+            return error
+        kl = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum(1)
+        return error + self.kl_weight * kl
+
+    def _noises(self, rows: int, *, together: bool) -> Sequence[Tensor | None]:
+        """Return the noises at which rows are scored: one of its own for each row of a batch, a few for any single row.
+
+        A single row that is a batch is scored as any single row, as it is by a BatchNorm.
+        """
+        if self.draws is None:
+            return [None]
+        if together and rows > 1:
+            return [self.draws.repeat(-(-rows // DRAWS), 1)[:rows]]
+        return [*self.draws[:DRAWS_PER_ROW, None]]
 
     def cost(self, tensors: Mapping[str, Tensor]) -> Cost:
-        """Count a forward pass of the autoencoder for each expert and row."""
-        return Cost(
-            0.0, multiply_adds(self, torch.zeros(1, *self.shape, device=next(iter(tensors.values())).device)), 0.0
-        )
+        """Count a forward pass of the autoencoder for each expert and row, with all its draws if the row is single."""
+        row = torch.zeros(1, *self.shape, device=next(iter(tensors.values())).device)
+        single = self._noises(1, together=False)
+        alone, in_batch = (multiply_adds(self, row, noises) for noises in (single, single[:1]))
+        return Cost(0.0, alone, 0.0, in_batch)
 
     def gate_tensors(self) -> dict[str, Tensor]:
         """Return all weights and running statistics."""
@@ -102,8 +138,9 @@ class AutoencoderScore(Score):
     def stacked(self, tensors: Mapping[str, Tensor], inputs: Tensor, *, batch_statistics: bool) -> Tensor:
         """Run the autoencoders in one `vmap`; with BatchNorm, where that is slow, individually, a few at a time."""
         with network_mode(self.network, training=False, rows=len(inputs), batch_statistics=batch_statistics):
+            noises = self._noises(len(inputs), together=batch_statistics)
             if not has_batch_norm(self.network):
-                scores: Tensor = vmap(lambda own: functional_call(self, own, (inputs,)))(dict(tensors))
+                scores: Tensor = vmap(lambda own: functional_call(self, own, (inputs, noises)))(dict(tensors))
                 return scores
             experts = len(next(iter(tensors.values())))
             # No idle stream among them: a graph being captured must not wait for a stream that is not part of it.
@@ -111,7 +148,7 @@ class AutoencoderScore(Score):
             rows = []
             for expert, stream in zip(range(experts), cycle(streams), strict=False):
                 with stream():
-                    rows.append(functional_call(self, {n: t[expert] for n, t in tensors.items()}, (inputs,)))
+                    rows.append(functional_call(self, {n: t[expert] for n, t in tensors.items()}, (inputs, noises)))
             for stream in streams:
                 stream.join()
             return torch.stack(rows)
@@ -123,9 +160,6 @@ class AutoencoderScore(Score):
             mean = self.net.encode(torch.zeros(1, *self.shape, device=device))[0]
         return tuple(mean.shape[1:])
 
-    def _loss(self, x: Tensor, reconstruction: Tensor, mean: Tensor, log_variance: Tensor) -> Tensor:
-        error = (reconstruction.float() - x).square().flatten(1).mean(1)
-        if not self.variational:
-            return error
-        kl = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum(1)
-        return error + self.kl_weight * kl
+    @staticmethod
+    def _error(x: Tensor, reconstruction: Tensor) -> Tensor:
+        return (reconstruction.float() - x).square().flatten(1).mean(1)

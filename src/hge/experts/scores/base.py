@@ -21,8 +21,14 @@ class Cost:
     """Independent of the number of experts queried."""
     each: float
     """For each expert queried for the individual row."""
-    together: float
-    """For each expert queried for a batch as a whole, per batch; 0: as for its individual rows."""
+    together: float = 0.0
+    """For each expert queried for a batch as a whole, per batch …"""
+    each_in_batch: float = 0.0
+    """… and per row of that batch."""
+
+    def per_row(self, experts: float, rows: int) -> float:
+        """Return the multiply-adds per row of scoring groups of `rows` rows by `experts` experts."""
+        return self.once + experts * (self.each if rows == 1 else self.together / rows + self.each_in_batch)
 
 
 class Score(nn.Module, ABC):

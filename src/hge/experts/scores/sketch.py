@@ -132,7 +132,8 @@ class SketchScore(Score):
         weights, products = tensors["weights"], len(self.space.tril_rows)
         models = 1.0 if self.classes == 1 else float((weights[:, 1:, 0] < UNSUITABLE / 2).sum()) / len(weights)
         each = models * products
-        return Cost(self.space.directions.numel() + products, each, each if self.classes == 1 else 0.0)
+        together, each_in_batch = (each, 0.0) if self.classes == 1 else (0.0, each)
+        return Cost(self.space.directions.numel() + products, each, together, each_in_batch)
 
     @torch.no_grad()
     def stacked(self, tensors: Mapping[str, Tensor], inputs: Tensor, *, batch_statistics: bool) -> Tensor:

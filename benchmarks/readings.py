@@ -33,9 +33,9 @@ from hge.experts.optim import arithmetic, autocast, network_mode
 from hge.experts.scores.autoencoder import AutoencoderScore
 
 GROUP = 128
-SHUFFLES = 4
+SHUFFLES = 3
 """Times that the validation rows are divided into groups."""
-SINGLE_DRAWS = (1, 2, 4, 8, 16, 32)
+SINGLE_DRAWS = (1, 2, 4, 8, 16)
 EPOCHS = (4, 10, 20, 40, 100, 200, 400)
 
 
@@ -94,6 +94,8 @@ def train(
     for number, task in enumerate(scenario.tasks):
         with keys.seeded("weights", number, device=device):
             net = factory(spec.shape).to(device)
+            if len(spec.shape) == 3:
+                net = net.to(memory_format=torch.channels_last)
             score_config = ScoreConfig("autoencoder", sampled=True, **settings)
             scores.append(kind(net, spec.shape, score_config, optimiser, keys, device).to(device).eval())
         data.append(task.train.whole().x.to(device))
@@ -101,7 +103,7 @@ def train(
 
     def update(score: AutoencoderScore, x: Tensor, noise: Tensor | None) -> Tensor:
         with arithmetic(config.precision, device), autocast(config.precision, device):
-            score.compute_update(as_float(x), x, noise)
+            score.compute_update(prepare(x), x, noise)
             score.apply_update(skip)
         return skip
 
@@ -127,9 +129,15 @@ def train(
         evaluate(epoch, scores)
 
 
+def prepare(x: Tensor) -> Tensor:
+    """Return the inputs as the networks expect them."""
+    x = as_float(x)
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
+
+
 @torch.no_grad()
 def losses(score: AutoencoderScore, x: Tensor, noises: list[Tensor | None], *, batch: bool, config: Any) -> Tensor:
-    """Return the losses [noises, rows] of rows, with batch or running statistics, encoding them once."""
+    """Return the losses [noises, rows] of rows, with batch or running statistics."""
     device = torch.device(config.device)
     with (
         arithmetic(config.precision, device),
@@ -144,7 +152,7 @@ def evaluate_gate(
 ) -> dict[str, Any]:
     """Return the percentage of validation batches and rows that reach their autoencoder, by ways of scoring."""
     device = torch.device(config.device)
-    rows = [as_float(task.test.whole().x.to(device)) for task in scenario.tasks]
+    rows = [prepare(task.test.whole().x.to(device)) for task in scenario.tasks]
     noise = torch.randn(count, GROUP, *scores[0].latents, generator=torch.Generator().manual_seed(1)).to(device)
     ways: dict[str, list[Tensor | None]] = {"mean": [None]}
     if scores[0].variational:

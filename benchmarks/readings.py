@@ -80,7 +80,13 @@ CANDIDATES: dict[str, Change] = {
 
 
 def train(
-    scenario: Scenario, config: Any, change: Change, keys: Keys, epochs: int, evaluate: Callable[[int, list[Any]], None]
+    scenario: Scenario,
+    config: Any,
+    change: Change,
+    keys: Keys,
+    first: int,
+    epochs: int,
+    evaluate: Callable[[int, list[Any]], None],
 ) -> None:
     """Train an autoencoder per task, all tasks epoch by epoch; evaluate at the epochs of interest."""
     spec, device = build_spec(config, scenario), torch.device(config.device)
@@ -119,7 +125,7 @@ def train(
                 noise = score.draw_noise(len(part), generator)
                 graphs("step", lambda x, noise, score=score: update(score, x, noise), rows[part], noise)
                 step += 1
-            if epoch in EPOCHS or epoch == epochs:
+            if epoch >= first and (epoch in EPOCHS or epoch == epochs):
                 kept.append((epoch, {n: t.detach().clone() for n, t in score.state_dict().items()}))
         score.kept = kept
         print(f"task {number}: {step} steps", flush=True)
@@ -137,14 +143,19 @@ def prepare(x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def losses(score: AutoencoderScore, x: Tensor, noises: list[Tensor | None], *, batch: bool, config: Any) -> Tensor:
-    """Return the losses [noises, rows] of rows, with batch or running statistics."""
-    device = torch.device(config.device)
+    """Return the losses [noises, rows] of rows, with batch or running statistics; rows are encoded once."""
+    device, encode = torch.device(config.device), score.net.encode
     with (
         arithmetic(config.precision, device),
         autocast(config.precision, device),
         network_mode(score.network, training=False, rows=len(x), batch_statistics=batch),
     ):
-        return torch.stack([score(x, [noise]).double() for noise in noises])
+        encoded = encode(x)
+        try:
+            score.net.encode = lambda x: encoded  # type: ignore[method-assign]
+            return torch.stack([score(x, [noise]).double() for noise in noises])
+        finally:
+            del score.net.encode
 
 
 def evaluate_gate(
@@ -156,7 +167,8 @@ def evaluate_gate(
     noise = torch.randn(count, GROUP, *scores[0].latents, generator=torch.Generator().manual_seed(1)).to(device)
     ways: dict[str, list[Tensor | None]] = {"mean": [None]}
     if scores[0].variational:
-        ways |= {"one draw for all rows": [*noise[:, :1]], "a draw per row": [*noise]}
+        pairs = torch.stack([noise[:, ::2], -noise[:, ::2]], dim=2).flatten(1, 2)
+        ways |= {"one draw for all rows": [*noise[:, :1]], "a draw per row": [*noise], "in pairs": [*pairs]}
     flat = [draw for draws in ways.values() for draw in draws]
     right: dict[str, list[list[bool]]] = {f"{w}, {s}": [] for w in ways for s in ("batch statistics", "running")}
     for own, x in enumerate(rows):
@@ -198,6 +210,7 @@ def main() -> None:
     parser.add_argument("--candidate", default="recipe", choices=CANDIDATES)
     parser.add_argument("--epochs", type=int)
     parser.add_argument("--seed", type=int, default=100)
+    parser.add_argument("--from-epoch", type=int, default=1, help="first epoch at which the gate is evaluated")
     parser.add_argument("--draws", type=int, default=8, help="draws of the noise that are compared")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", default="fp32")
@@ -219,7 +232,7 @@ def main() -> None:
         protocol |= {"precision": config.precision, "part": "validation"} | environment()
         write_json(options.out, {"rows": rows, "protocol": protocol})
 
-    train(scenario, config, change, keys, options.epochs or config.epochs, evaluate)
+    train(scenario, config, change, keys, options.from_epoch, options.epochs or config.epochs, evaluate)
 
 
 if __name__ == "__main__":

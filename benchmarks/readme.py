@@ -391,6 +391,33 @@ def everything_table() -> str:
     return "\n".join(lines)
 
 
+def readings_table() -> str:
+    """Gate accuracy of the paper's autoencoders by reading and epochs; of `benchmarks/readings.py`."""
+    epochs = (4, 10, 20, 40)
+    lines = [
+        f"| scenario | reading | scored at | {' | '.join(f'{e} epochs' for e in epochs)} |",
+        "|---|---|---|" + "---|" * len(epochs),
+    ]
+    ways = {"mean": "the mean", "one draw for all rows": "one draw for all rows", "a draw per row": "a draw per row"}
+    for path in sorted((ROOT / "results/choices/readings").glob("[!r]*.json")):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        protocol, gates = found["protocol"], {row["epochs"]: row["gate_accuracy"] for row in found["rows"]}
+        every = protocol["candidate"] == "recipe"
+        for way, name in ways.items():
+            known = [gates.get(e, {}).get(f"{way}, batch statistics") for e in epochs]
+            if not any(known) or not (every or way == "a draw per row" or len(gates[40]) == 2):
+                continue
+            cells = [_range(cell["draws"]) if cell else "–" for cell in known]
+            lines.append(f"| {protocol['scenario']} | {protocol['candidate']} | {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _range(values: list[float]) -> str:
+    """Return the mean of values, and the range if it is wide enough to show."""
+    low, mean, high = min(values), float(np.mean(values)), max(values)
+    return f"{mean:.0f}" if high - low < 1 else f"{mean:.0f} ({low:.0f}–{high:.0f})"
+
+
 def streams() -> list[StreamResults]:
     """Return the results of `benchmarks/streams.py`, in the order of its streams."""
     return read_stream_results(ROOT / "results/streams", list(STREAMS))
@@ -410,6 +437,7 @@ PAGES = {
         "scale": scale_table,
         "costs": costs_table,
     },
+    "docs/paper.md": {"readings": readings_table},
     "benchmarks/README.md": {"everything": everything_table},
     "docs/gates.md": {"sketches": sketches_table, "leaderboard": leaderboard_table, "unknown": unknown_table},
     "docs/streams.md": {

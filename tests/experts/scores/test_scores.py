@@ -87,6 +87,14 @@ def test_draws_are_those_of_the_seed_for_every_expert() -> None:
     assert (draws(0, 0) != draws(1, 0)).any()
 
 
+def test_autoencoders_never_compute_in_16_bits() -> None:
+    """Reading 21 of docs/paper.md."""
+    score, x = autoencoder(ScoreConfig("autoencoder", sampled=True)), digits()[:32]
+    expected = score.score(x, batch_statistics=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(score.score(x, batch_statistics=True), expected, rtol=0, atol=0)
+
+
 def test_a_single_row_costs_a_decoding_per_draw() -> None:
     score = autoencoder(ScoreConfig("autoencoder", sampled=True))
     cost = score.cost(score.gate_tensors())

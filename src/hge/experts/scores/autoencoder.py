@@ -100,12 +100,16 @@ class AutoencoderScore(Score):
             return self(x, self._noises(len(x), together=batch_statistics))  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor, noises: Sequence[Tensor | None]) -> Tensor:
-        """Return the loss of each row in the network's current mode: the mean over noises of the latent, None for 0."""
-        mean, log_variance = self.net.encode(x)
-        deviation = (0.5 * log_variance).exp()
-        errors = [
-            self._error(x, self.net.decode(mean if noise is None else mean + deviation * noise)) for noise in noises
-        ]
+        """Return the loss of each row in the network's current mode: the mean over noises of the latent, None for 0.
+
+        Never in 16 bits: experts differ by less than such a network's rounding (docs/paper.md, reading 21).
+        """
+        with torch.autocast(x.device.type, enabled=False):
+            mean, log_variance = self.net.encode(x)
+            deviation = (0.5 * log_variance).exp()
+            errors = [
+                self._error(x, self.net.decode(mean if noise is None else mean + deviation * noise)) for noise in noises
+            ]
         error = sum(errors[1:], errors[0]) / len(errors)
         if not self.variational:
             return error
@@ -162,4 +166,4 @@ class AutoencoderScore(Score):
 
     @staticmethod
     def _error(x: Tensor, reconstruction: Tensor) -> Tensor:
-        return (reconstruction.float() - x).square().flatten(1).mean(1)
+        return (reconstruction - x).square().flatten(1).mean(1)

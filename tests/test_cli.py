@@ -218,7 +218,7 @@ def test_going_on_is_offered_only_where_it_is_possible(
     monkeypatch.setattr(cli, "has_checkpoint", lambda folder: there_is_one)
     for folder, left in ((tmp_path / "none", "Nothing was written."), (tmp_path, f"so far are in {tmp_path}")):
         with pytest.raises(KeyboardInterrupt):
-            cli._run_and_show(build_config("split-digits", method), folder, checkpoint_every=every)
+            cli.run_and_show(build_config("split-digits", method), folder, checkpoint_every=every)
         told = capsys.readouterr().out.replace("\n", "")
         assert left in told
     assert ("--resume continues" in told) == can_go_on

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +98,14 @@ def test_rows_short_of_a_batch_wait() -> None:
     model = GatedExperts(batch_size=32).partial_fit(X[:20], y[:20])
     with pytest.raises(NotFittedError, match="20 rows wait for a batch of 32"):
         model.predict(X)
+    assert model.rows_waiting_ == 20
     model.partial_fit(X[20:40], y[20:40])
-    assert model.experts_[0].batches_trained == 1
+    assert model.experts_[0].batches_trained == model.learner_.steps == 1
+    assert model.rows_waiting_ == 8
     before = model.predict_proba(X)
     model.flush()
     assert model.experts_[0].batches_trained == 2
+    assert model.rows_waiting_ == 0
     assert not np.array_equal(before, model.predict_proba(X))
     model.flush()
     assert model.experts_[0].batches_trained == 2
@@ -262,7 +266,10 @@ def test_failed_first_call_leaves_an_unfitted_model() -> None:
     with pytest.raises(ValueError, match="class_capacity"):
         model.partial_fit(X, y)
     assert not [name for name in vars(model) if name.endswith("_")]
-    for call in (lambda: model.predict(X), lambda: model.predict_expert(X), model.flush, lambda: model.experts_):
+    attributes = [
+        partial(getattr, model, name) for name in ("experts_", "tree_", "events_", "learner_", "rows_waiting_")
+    ]
+    for call in (lambda: model.predict(X), lambda: model.predict_expert(X), model.flush, *attributes):
         with pytest.raises(NotFittedError, match="has seen no rows yet"):
             call()
     model.set_params(class_capacity=5).partial_fit(X, y)
@@ -336,7 +343,7 @@ def test_a_network_that_works_in_place_leaves_the_batch_alone(pool: str) -> None
         return torch.nn.Sequential(torch.nn.Dropout(0.3, inplace=True), torch.nn.Linear(shape[0], outputs))
 
     model = GatedExperts(net=build, pool=pool).fit(X, y)
-    kept = np.concatenate([item.batch.x.numpy() for item in model._learner.experts[0].replay.kept])
+    kept = np.concatenate([item.batch.x.numpy() for item in model.learner_.experts[0].replay.kept])
     assert {row.tobytes() for row in kept} <= {row.tobytes() for row in X.astype(np.float32)}
 
 
@@ -412,8 +419,8 @@ def test_interrupted_call_loses_and_repeats_nothing(monkeypatch: pytest.MonkeyPa
     with pytest.raises(KeyboardInterrupt):
         model.partial_fit(X[40:300], y[40:300])
     monkeypatch.undo()
-    assert len(model._waiting) == 300 - 32 - 2 * 32 - 32
-    assert len(model._learner.recent) == model._learner.steps == 3, "the batch that was interrupted is not among them"
+    assert model.rows_waiting_ == 300 - 32 - 2 * 32 - 32
+    assert len(model.learner_.recent) == model.learner_.steps == 3, "the batch that was interrupted is not among them"
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -475,7 +482,7 @@ def test_a_saved_model_goes_on_as_if_nothing_had_happened(parameters: dict[str, 
         model.partial_fit(X[:250], words[y[:250]])  # not a multiple of the batch: some rows wait
     model.save(tmp_path / "model")
     twin = GatedExperts.load(tmp_path / "model")
-    assert len(twin._waiting) == len(model._waiting) > 0
+    assert twin.rows_waiting_ == model.rows_waiting_ > 0
     np.testing.assert_array_equal(model.predict_proba(high[0]), twin.predict_proba(high[0]))
     for each in (model, twin):
         each.partial_fit(high[0], words[high[1]])
@@ -493,7 +500,7 @@ def test_parameters_from_numpy_are_saved(tmp_path: Path) -> None:
     model.save(tmp_path)
     twin = GatedExperts.load(tmp_path)
     assert {name: getattr(twin, name) for name in given} == given
-    assert twin.random_state == model._learner.keys.seed, "which was drawn from the RandomState"
+    assert twin.random_state == model.learner_.keys.seed, "which was drawn from the RandomState"
     for each in (model, twin):
         each.partial_fit(X[50:100], y[50:100])
     np.testing.assert_array_equal(model.predict_proba(X), twin.predict_proba(X))

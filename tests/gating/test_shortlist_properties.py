@@ -127,7 +127,7 @@ def joint_models() -> dict[str, GatedExperts]:
 @pytest.mark.slow
 def test_a_joint_score_routes_batches_as_it_would_by_all_evidence(joint_models: dict[str, GatedExperts]) -> None:
     X, y = load_digits(return_X_y=True)
-    flat, tree = (Answerer(joint_models[name]._learner) for name in ("flat", "tree"))
+    flat, tree = (Answerer(joint_models[name].learner_) for name in ("flat", "tree"))
     fresh = [np.flatnonzero((y // 2 == task) & (np.arange(len(y)) % 3 == 0)) for task in range(5)]
     batches = [torch.from_numpy(X[rows] / 16).float() for own in fresh for rows in np.split(own[:96], 6)]
     assert len(batches) == 30
@@ -145,11 +145,11 @@ def test_a_joint_score_routes_batches_as_it_would_by_all_evidence(joint_models: 
 def test_a_joint_scores_probabilities_sum_to_one(joint_models: dict[str, GatedExperts]) -> None:
     X, y = load_digits(return_X_y=True)
     tree = joint_models["tree"]
-    calibration = tree._learner.calibration
+    calibration, shortlist = tree.learner_.calibration, tree.learner_.shortlist
     assert calibration is not None
+    assert shortlist is not None
     x = torch.from_numpy(X[::3] / 16).float()
-    asked = Answerer(tree._learner)._asked(calibration.known, x, one_group=False)
-    assert asked is not None
+    asked = shortlist.choose(tree.learner_.pool.sketches(range(calibration.known), x, together=False), 1)
     logs = calibration.log_probabilities(x, asked)
     np.testing.assert_allclose(np.exp(logs).sum(axis=0), 1)
     assert (np.isneginf(logs) == ~asked).all()
@@ -167,8 +167,8 @@ def test_a_joint_score_asks_the_shortlist_only(joint_models: dict[str, GatedExpe
     agree = np.mean(joint_models["flat"].predict(X / 16) == joint_models["tree"].predict(X / 16))
     assert agree > 0.97
     model = joint_models["tree"]
-    saved = model._learner.shortlist
+    saved = model.learner_.shortlist
     assert saved is not None
     assert saved.length(32, experts=5) <= 2
     model.save(tmp_path / "model")
-    assert lengths(GatedExperts.load(tmp_path / "model")._learner) == lengths(model._learner)
+    assert lengths(GatedExperts.load(tmp_path / "model").learner_) == lengths(model.learner_)

@@ -38,6 +38,7 @@ from hge.estimator.validation import (
 from hge.experts.networks import Shape
 from hge.gating.tree import FloatArray, IntArray, Tree
 from hge.learning.checkpoint import CheckpointError
+from hge.learning.learner import Learner
 from hge.learning.online import Routing
 from hge.learning.routing import Answerer
 from hge.learning.state import Snapshot, restore
@@ -65,6 +66,8 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
     experts_, n_experts_ : summaries of the experts, promoted and on probation, and their number.
     tree_ : the gate's tree of promoted experts.
     events_ : the last 1000 decisions, oldest first.
+    learner_ : the learner that `partial_fit` drives; use it to inspect the experts, their replay and networks.
+    rows_waiting_ : number of rows that wait for a full batch.
     batches_skipped_ : number of calls of `partial_fit` that were skipped (`on_bad_batch="skip"`).
     n_features_in_ : number of features per row.
 
@@ -235,6 +238,20 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
         """The last 1000 decisions, oldest first."""
         self._check_started()
         return list(self._events.kept)
+
+    @property
+    @in_turn
+    def learner_(self) -> Learner:
+        """The learner that `partial_fit` drives: its experts, their replay, their networks. Not locked, not a copy."""
+        self._check_started()
+        return self._learner
+
+    @property
+    @in_turn
+    def rows_waiting_(self) -> int:
+        """Number of rows that wait for a full batch; `flush` learns them as a smaller one."""
+        self._check_started()
+        return len(self._waiting)
 
     @property
     def batches_skipped_(self) -> int:

@@ -19,37 +19,40 @@ class FairLock:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._waiting: deque[object] = deque()
-        self._owner: int | None = None
-        self._depth = 0
+        self.waiting: deque[object] = deque()
+        """A ticket per waiting thread, in order of arrival."""
+        self.owner: int | None = None
+        """The thread that holds the lock."""
+        self.depth = 0
+        """How often the owner has entered."""
 
     def __enter__(self) -> None:
         me = threading.get_ident()
         with self._changed:
-            if self._owner != me:
+            if self.owner != me:
                 self._wait()
-                self._owner = me
-            self._depth += 1
+                self.owner = me
+            self.depth += 1
 
     def __exit__(self, *_: object) -> None:
         with self._changed:
-            self._depth -= 1
-            if not self._depth:
-                self._owner = None
+            self.depth -= 1
+            if not self.depth:
+                self.owner = None
                 self._changed.notify_all()
 
     def let_others_in(self) -> None:
         """Yield to the threads waiting now; the owner calls this when the protected state is consistent."""
         with self._changed:
-            if not self._waiting:
+            if not self.waiting:
                 return
-            owner, depth, self._owner, self._depth = self._owner, self._depth, None, 0
+            owner, depth, self.owner, self.depth = self.owner, self.depth, None, 0
             self._changed.notify_all()
             interrupt: BaseException | None = None
-            while self._owner != owner:
+            while self.owner != owner:
                 try:
                     self._wait()
-                    self._owner, self._depth = owner, depth
+                    self.owner, self.depth = owner, depth
                 except BaseException as error:  # re-acquire first: `__exit__` must run as the owner
                     interrupt = error
             if interrupt is not None:
@@ -57,11 +60,11 @@ class FairLock:
 
     def _wait(self) -> None:
         ticket = object()
-        self._waiting.append(ticket)
+        self.waiting.append(ticket)
         try:
-            self._changed.wait_for(lambda: self._owner is None and self._waiting[0] is ticket)
+            self._changed.wait_for(lambda: self.owner is None and self.waiting[0] is ticket)
         finally:  # a Ctrl-C must not leave a stale ticket in the queue
-            self._waiting.remove(ticket)
+            self.waiting.remove(ticket)
             self._changed.notify_all()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import subprocess
 import sys
 import threading
 import time
@@ -77,6 +79,71 @@ def test_a_long_call_lets_others_in() -> None:
         answers += 1
     assert model.rows_waiting_ < 4
     assert answers >= 5, "a call of 120 batches lets others in every 16 batches"
+
+
+@pytest.mark.slow
+def test_two_threads_in_fit_come_one_after_the_other() -> None:
+    """The model is that of the fit that came last, as if it had been alone."""
+    tasks = [digits(low=low) for low in (True, False)]
+    alone = [GatedExperts(epochs=2).fit(*task).predict_proba(digits()[0]) for task in tasks]
+    model = GatedExperts(epochs=2)
+    threads = [threading.Thread(target=model.fit, args=task) for task in tasks]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.1)
+    for thread in threads:
+        thread.join()
+    assert any(np.array_equal(model.predict_proba(digits()[0]), own) for own in alone)
+    assert len(model.classes_) == 5
+
+
+FORKING = """
+import os, signal, sys, threading, time, warnings
+import numpy as np, torch
+from sklearn.datasets import load_digits
+from hge import GatedExperts
+
+torch.set_num_threads(2)
+X, y = load_digits(return_X_y=True)
+model = GatedExperts(memory_rows=100).partial_fit(X[:320], y[:320])
+expected = model.predict(X[:50])
+learning = threading.Event()
+
+def learn():
+    while True:
+        learning.set()
+        model.partial_fit(X[:960], y[:960])
+
+if sys.argv[1] == "learning":
+    threading.Thread(target=learn, daemon=True).start()
+    learning.wait()
+outcomes = []
+for _ in range(4):
+    time.sleep(0.03)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        try:
+            found = model.predict(X[:50])
+            code = 0 if sys.argv[1] == "learning" or np.array_equal(found, expected) else 2
+            for _ in range(2):
+                model.partial_fit(X[:64], y[:64])
+        except RuntimeError as error:
+            code = 3 if "forked while another thread" in str(error) else 4
+        os._exit(code)
+    outcomes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(*outcomes)
+os._exit(0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize(("when", "possible"), [("learning", {0, 3}), ("idle", {0})])
+def test_a_forked_process_can_predict_or_is_told_why_not(when: str, possible: set[int]) -> None:
+    run = subprocess.run([sys.executable, "-c", FORKING, when], capture_output=True, text=True, timeout=300)
+    assert {int(code) for code in run.stdout.split()} <= possible, run.stderr
+    assert len(run.stdout.split()) == 4, run.stderr
 
 
 def test_who_has_waited_longest_goes_first() -> None:

@@ -18,7 +18,7 @@ from hge.core.events import BatchSkipped, Event
 from hge.core.randomness import Keys
 from hge.estimator.advice import Advice
 from hge.estimator.build import assemble
-from hge.estimator.fair_lock import in_turn, lock_of
+from hge.estimator.fair_lock import in_turn, learning_in_turn, lock_of
 from hge.estimator.parameters import Parameters
 from hge.estimator.persistence import read_model, save_model, waiting_rows
 from hge.estimator.row_buffer import WaitingRows
@@ -89,7 +89,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
     _waiting: WaitingRows
     _outputs: dict[Any, int]
 
-    @in_turn
+    @learning_in_turn
     def fit(self, X: Rows, y: Rows) -> GatedExperts:
         """Reset the model, then learn the rows in order as one stream, `epochs` times."""
         x = check_rows(self, X, reset=True)
@@ -104,7 +104,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
         self._advice.give(x, self._learner, self._events)
         return self
 
-    @in_turn
+    @learning_in_turn
     def partial_fit(self, X: Rows, y: Rows, classes: Rows = None) -> GatedExperts:
         """Learn the rows as the next part of the stream.
 
@@ -137,7 +137,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
             self.partial_fit(X, y)
         return self
 
-    @in_turn
+    @learning_in_turn
     def flush(self) -> GatedExperts:
         """Learn the rows that do not fill a batch yet, as a smaller batch."""
         self._check_started()
@@ -259,7 +259,8 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
         return self._events_so_far().skipped
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_lock"}
+        locks = ("_lock", "_learning_lock")
+        return {name: value for name, value in super().__getstate__().items() if name not in locks}
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._started and self._learner.steps > 0

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
+
+import torch
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -25,14 +28,14 @@ class FairLock:
         """The thread that holds the lock."""
         self.depth = 0
         """How often the owner has entered."""
+        self._process = os.getpid()
 
     def __enter__(self) -> None:
         me = threading.get_ident()
         with self._changed:
             if self.owner != me:
                 self._wait()
-                self.owner = me
-            self.depth += 1
+            self.owner, self.depth = me, self.depth + 1
 
     def __exit__(self, *_: object) -> None:
         with self._changed:
@@ -67,10 +70,29 @@ class FairLock:
             self.waiting.remove(ticket)
             self._changed.notify_all()
 
+    def of_this_process(self) -> FairLock:
+        """Return this lock or, in a forked process, a new one: the threads that might release this one are not there.
 
-def lock_of(model: Any) -> FairLock:
+        If another thread was inside when the process was forked, what the lock protects may be half changed: a
+        RuntimeError says so.
+        """
+        if self._process == os.getpid():
+            return self
+        if self.owner not in (None, threading.get_ident()):
+            raise RuntimeError(
+                "This process was forked while another thread was using the model, whose copy may be incomplete. Fork "
+                "between two calls, or load a saved model in the new process."
+            )
+        torch.set_num_threads(1)  # torch's own threads were not forked either: it would wait for them for ever
+        lock = FairLock()
+        lock.owner, lock.depth = self.owner, self.depth
+        return lock
+
+
+def lock_of(model: Any, name: str = "_lock") -> FairLock:
     """Return a model's lock, created on first use: a scikit-learn constructor only stores its parameters."""
-    lock: FairLock = vars(model).setdefault("_lock", FairLock())
+    lock: FairLock = vars(model).setdefault(name, FairLock()).of_this_process()
+    vars(model)[name] = lock
     return lock
 
 
@@ -80,6 +102,17 @@ def in_turn(method: Method) -> Method:
     @wraps(method)
     def alone(self: Any, *arguments: Any, **named: Any) -> Any:
         with lock_of(self):
+            return method(self, *arguments, **named)
+
+    return alone  # type: ignore[return-value]
+
+
+def learning_in_turn(method: Method) -> Method:
+    """Decorate a method that learns: it lets predictions in between two batches, but no other method that learns."""
+
+    @wraps(method)
+    def alone(self: Any, *arguments: Any, **named: Any) -> Any:
+        with lock_of(self, "_learning_lock"), lock_of(self):
             return method(self, *arguments, **named)
 
     return alone  # type: ignore[return-value]

@@ -64,7 +64,7 @@ def features_of(columns: Columns) -> tuple[Floats, tuple[str, ...]]:
 
 def labels_of(name: str, texts: Texts, present: npt.NDArray[np.bool_]) -> Labels:
     """Return the labels: whole numbers as int64, else texts. Rows that are not `present` have an arbitrary label."""
-    distinct = {text: _whole(text) for text in set(texts[present].tolist())}
+    distinct = {text: _whole(text) for text in dict.fromkeys(texts[present].tolist())}
     numbers = as_numbers(list(distinct))
     if numbers is None or np.isnan(numbers).any():
         labels = _short_texts(name, texts, list(distinct))

@@ -146,7 +146,7 @@ def test_a_selector_is_needed_to_answer() -> None:
 
 @pytest.fixture(scope="module")
 def trained() -> tuple[RunConfig, Tame]:
-    config = override(build_config("split-digits", "tame", epochs_scale=0.5), "tame.selector_epochs=20")
+    config = override(build_config("split-digits", "tame", epochs_scale=0.2), "tame.selector_epochs=10")
     keys = Keys(0)
     scenario = build_scenario(config, keys, None)
     pool = build_pool(config, scenario, keys)

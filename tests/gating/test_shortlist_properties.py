@@ -70,6 +70,7 @@ def test_nothing_is_due_while_it_is_quiet(experts: int, at_fit: int, since: int)
     assert not of_length(0, 0).due(1, at_fit)
 
 
+@pytest.mark.slow
 def test_with_sketches_and_no_joint_a_tree_is_the_flat_gate() -> None:
     flat, tree = (learner_of(SETTINGS[name], "stacked", CLASSES) for name in ("sticky", "tree"))
     steps = [repr(list(learner.learn_all(BATCHES[:70]))) for learner, _ in (flat, tree)]
@@ -118,7 +119,7 @@ def joint_models() -> dict[str, GatedExperts]:
         model = GatedExperts(joint=True, gate_score="class-sketch", organisation=organisation)
         for low in range(0, 10, 2):
             own = np.flatnonzero((y // 2 == low // 2) & (np.arange(len(y)) % 3 > 0))
-            rows = np.tile(own, 8)
+            rows = np.tile(own, 3)
             model.partial_fit(X[rows] / 16, y[rows], classes=np.arange(10))
         made[organisation] = model.flush()
     return made

@@ -77,10 +77,8 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
     >>> from hge import GatedExperts
     >>> X, y = load_digits(return_X_y=True)
     >>> low = y < 5  # first the small digits, then the large ones: two tasks
-    >>> model = GatedExperts(epochs=20).fit(X[low] / 16, y[low])
-    >>> for _ in range(20):
-    ...     model = model.partial_fit(X[~low] / 16, y[~low])
-    >>> model.n_experts_, bool(model.score(X / 16, y) > 0.95)
+    >>> model = GatedExperts().partial_fit(X[low], y[low]).partial_fit(X[~low], y[~low])
+    >>> model.n_experts_, bool(model.score(X, y) > 0.95)
     (2, True)
     """
 

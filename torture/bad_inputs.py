@@ -55,7 +55,7 @@ class Fuzz:
         self.X, self.y = rng.random((40, FEATURES), dtype=np.float32), rng.integers(0, CLASSES, 40)
         self.good = GatedExperts(class_capacity=CLASSES + 1, batch_size=8, epochs=1).partial_fit(self.X, self.y)
         self.model = deepcopy(self.good)
-        self.digest = state_digest(self.model._learner)
+        self.digest = state_digest(self.model.learner_)
         self.folder, self.log = folder, log
         self.good.save(folder)
         self.number = 0
@@ -80,7 +80,7 @@ class Fuzz:
         if call == "partial_fit" and data.draw(st.integers(0, 4)) == 0:
             arguments.append(data.draw(st.one_of(st.none(), labels(self.y))))
         outcome = attempt(lambda: getattr(self.model, call)(*arguments), r"X|y|classes|labels?")
-        changed = state_digest(self.model._learner) != self.digest
+        changed = state_digest(self.model.learner_) != self.digest
         if changed and (outcome != "accepted" or call.startswith("predict")):
             outcome = f"wrong: the state changed ({outcome})"
         if changed or outcome == "accepted":
@@ -99,7 +99,7 @@ class Fuzz:
         self.model.set_params(**{name: self.good.get_params()[name]})
         if outcome == "accepted":
             self.model = deepcopy(self.good)
-        elif state_digest(self.model._learner) != self.digest:
+        elif state_digest(self.model.learner_) != self.digest:
             outcome = f"wrong: the state changed ({outcome})"
             self.model = deepcopy(self.good)
         return outcome, f"({name}={value!r:.80})"

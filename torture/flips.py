@@ -52,7 +52,7 @@ def _save_twice(folder: Path) -> tuple[str, str]:
     for _ in range(2):
         model.partial_fit(X + 5, y + 1)
         model.save(folder)
-        digests.append(state_digest(model._learner))
+        digests.append(state_digest(model.learner_))
     return digests[1], digests[0]
 
 
@@ -69,7 +69,7 @@ def _load_changed(folder: Path, path: Path, content: bytes, moments: random.Rand
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             model = GatedExperts.load(folder)
-        return f"{'before' if caught else 'newest'}: {state_digest(model._learner)}"
+        return f"{'before' if caught else 'newest'}: {state_digest(model.learner_)}"
     except CheckpointError:
         return "refused"
     except Exception as error:

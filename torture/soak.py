@@ -39,7 +39,7 @@ def torture_soak(folder: Path, batches: int, every: int, seed: int, log: Log) ->
     handles.append(len(os.listdir("/proc/self/fd")))
     growth = _growth(curve)
     return {
-        "batches": model._learner.steps,
+        "batches": model.learner_.steps,
         "rows_per_batch": BATCH_SIZE,
         "seed": seed,
         "experts": model.n_experts_,

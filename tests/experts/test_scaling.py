@@ -105,7 +105,7 @@ def test_an_expert_keeps_its_scaling() -> None:
 def test_without_scaling_inputs_are_passed_on() -> None:
     X, y = load_digits(return_X_y=True)
     model = GatedExperts(scale="none").partial_fit(X[:64] / 16, y[:64])
-    assert not any("0.mean" in name for name in model._learner.pool.state(0))
+    assert not any("0.mean" in name for name in model.learner_.pool.state(0))
     with pytest.raises(ValueError, match="scale: got 'log', expected one of standard, none"):
         GatedExperts(scale="log").fit(X[:64], y[:64])  # type: ignore[arg-type]
 

@@ -70,6 +70,7 @@ def test_nothing_is_due_while_it_is_quiet(experts: int, at_fit: int, since: int)
     assert not of_length(0, 0).due(1, at_fit)
 
 
+@pytest.mark.slow
 def test_with_sketches_and_no_joint_a_tree_is_the_flat_gate() -> None:
     flat, tree = (learner_of(SETTINGS[name], "stacked", CLASSES) for name in ("sticky", "tree"))
     steps = [repr(list(learner.learn_all(BATCHES[:70]))) for learner, _ in (flat, tree)]
@@ -118,7 +119,7 @@ def joint_models() -> dict[str, GatedExperts]:
         model = GatedExperts(joint=True, gate_score="class-sketch", organisation=organisation)
         for low in range(0, 10, 2):
             own = np.flatnonzero((y // 2 == low // 2) & (np.arange(len(y)) % 3 > 0))
-            rows = np.tile(own, 8)
+            rows = np.tile(own, 3)
             model.partial_fit(X[rows] / 16, y[rows], classes=np.arange(10))
         made[organisation] = model.flush()
     return made
@@ -127,7 +128,7 @@ def joint_models() -> dict[str, GatedExperts]:
 @pytest.mark.slow
 def test_a_joint_score_routes_batches_as_it_would_by_all_evidence(joint_models: dict[str, GatedExperts]) -> None:
     X, y = load_digits(return_X_y=True)
-    flat, tree = (Answerer(joint_models[name]._learner) for name in ("flat", "tree"))
+    flat, tree = (Answerer(joint_models[name].learner_) for name in ("flat", "tree"))
     fresh = [np.flatnonzero((y // 2 == task) & (np.arange(len(y)) % 3 == 0)) for task in range(5)]
     batches = [torch.from_numpy(X[rows] / 16).float() for own in fresh for rows in np.split(own[:96], 6)]
     assert len(batches) == 30
@@ -145,11 +146,11 @@ def test_a_joint_score_routes_batches_as_it_would_by_all_evidence(joint_models: 
 def test_a_joint_scores_probabilities_sum_to_one(joint_models: dict[str, GatedExperts]) -> None:
     X, y = load_digits(return_X_y=True)
     tree = joint_models["tree"]
-    calibration = tree._learner.calibration
+    calibration, shortlist = tree.learner_.calibration, tree.learner_.shortlist
     assert calibration is not None
+    assert shortlist is not None
     x = torch.from_numpy(X[::3] / 16).float()
-    asked = Answerer(tree._learner)._asked(calibration.known, x, one_group=False)
-    assert asked is not None
+    asked = shortlist.choose(tree.learner_.pool.sketches(range(calibration.known), x, together=False), 1)
     logs = calibration.log_probabilities(x, asked)
     np.testing.assert_allclose(np.exp(logs).sum(axis=0), 1)
     assert (np.isneginf(logs) == ~asked).all()
@@ -167,8 +168,8 @@ def test_a_joint_score_asks_the_shortlist_only(joint_models: dict[str, GatedExpe
     agree = np.mean(joint_models["flat"].predict(X / 16) == joint_models["tree"].predict(X / 16))
     assert agree > 0.97
     model = joint_models["tree"]
-    saved = model._learner.shortlist
+    saved = model.learner_.shortlist
     assert saved is not None
     assert saved.length(32, experts=5) <= 2
     model.save(tmp_path / "model")
-    assert lengths(GatedExperts.load(tmp_path / "model")._learner) == lengths(model._learner)
+    assert lengths(GatedExperts.load(tmp_path / "model").learner_) == lengths(model.learner_)

@@ -43,7 +43,7 @@ def demo_command(
     console.print("Ten digits arrive in pairs: five tasks. The learner is not given task labels or boundaries.")
     torch.set_num_threads(1)  # 8×8 images are too small to parallelise; on a busy machine threads wait for each other
     config = replace(build_config("split-digits"), seed=seed, device=resolve_device(device))
-    _run_and_show(config, out)
+    run_and_show(config, out)
 
 
 def run_command(
@@ -89,10 +89,10 @@ def run_command(
     for assignment in [*assignments, *(set_ or [])]:
         config = override(config, assignment)
     folder = out or Path("runs") / run_name(config)
-    _run_and_show(config, folder, data, resume=resume, checkpoint_every=checkpoint_every)
+    run_and_show(config, folder, data, resume=resume, checkpoint_every=checkpoint_every)
 
 
-def _run_and_show(
+def run_and_show(
     config: RunConfig,
     out: Path,
     data: Path | None = None,
@@ -100,6 +100,7 @@ def _run_and_show(
     resume: bool = False,
     checkpoint_every: int = CHECKPOINT_EVERY,
 ) -> None:
+    """Run with a progress bar and print the result; if stopped, say what is left and whether it can be resumed."""
     check(config)
     if resume:
         _check_resume(config, out)

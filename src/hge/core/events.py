@@ -52,6 +52,18 @@ class OutlierSettled(Event):
 
 
 @dataclass(frozen=True)
+class BatchDivided(Event):
+    """The task changed within a set-aside batch: the expert of the new task was trained on its last rows only."""
+
+    batch: int
+    """Step at which the batch arrived."""
+    rows: int
+    """Number of rows before the change."""
+    previous: int
+    expert: int
+
+
+@dataclass(frozen=True)
 class LossReviewed(Event):
     """The loss stayed high, so the expert's replay was compared with the set-aside batches (Z-test)."""
 

@@ -5,13 +5,10 @@ Each reads a whole set or raises a ValueError that names the file. The expected 
 
 from __future__ import annotations
 
-import gzip
 import io
 import math
-import pickle
 import struct
 import tarfile
-import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +16,10 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+
+from hge.data.image_decoding import decode_image
+from hge.data.pickled_batches import PickledArray, read_batch
+from hge.data.untrusted import open_gzip, open_zip, read_npz, read_regular, unpack_gzip
 
 Pixels = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
@@ -42,18 +43,20 @@ class ImageSet:
 
 def read_idx(path: Path) -> Pixels:
     """Read an idx file of unsigned bytes, plain or gzipped."""
-    raw = _bytes(path)
+    raw = read_regular(path)
     if raw[:2] == b"\x1f\x8b":
         try:
-            raw = gzip.decompress(raw)
+            raw = unpack_gzip(raw, path)
         except (OSError, EOFError, zlib.error) as error:
             raise ValueError(f"{path}: not a complete gzip file ({error})") from error
     start = 4 + 4 * raw[3] if len(raw) > 3 else 4
-    if raw[:3] != b"\0\0\x08" or len(raw) < start or start == 4:
+    if raw[:3] != b"\0\0\x08" or len(raw) < start or not 0 < raw[3] <= 4:
         raise ValueError(f"{path}: starts with {raw[:4].hex() or 'nothing'}, expected an idx header of unsigned bytes")
     shape = struct.unpack(f">{raw[3]}I", raw[4:start])
     if len(raw) - start != math.prod(shape):
         raise ValueError(f"{path}: {len(raw) - start} bytes after the header, expected {math.prod(shape)} for {shape}")
+    if not all(shape):
+        raise ValueError(f"{path}: got the shape {shape}, expected at least one row")
     return np.frombuffer(raw, np.uint8, offset=start).reshape(shape).copy()
 
 
@@ -102,14 +105,11 @@ def read_tiny_imagenet(path: Path) -> ImageSet:
     """Read Tiny ImageNet's JPEGs from their folder or the official zip, resized to 32×32; `val` is the test part."""
     if path.is_dir():
         inside = [file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()]
-        return _jpeg_set(path, inside, lambda name: _bytes(path / name))
+        return _jpeg_set(path, inside, lambda name: read_regular(path / name))
     top = "tiny-imagenet-200/"
-    try:
-        with zipfile.ZipFile(path) as archive:
-            inside = [name.removeprefix(top) for name in archive.namelist() if name.startswith(top)]
-            return _jpeg_set(path, inside, lambda name: archive.read(top + name))
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"{path}: not a complete zip file ({error})") from error
+    with open_zip(path) as archive:
+        inside = [name.removeprefix(top) for name in archive.names() if name.startswith(top)]
+        return _jpeg_set(path, inside, lambda name: archive.read(top + name))
 
 
 def read_tiny_imagenet_32px(folder: Path) -> ImageSet:
@@ -117,7 +117,7 @@ def read_tiny_imagenet_32px(folder: Path) -> ImageSet:
     rows: list[Rows] = []
     classes: list[tuple[list[str], list[str]]] = []
     for path in (folder / "train.npz", folder / "val.npz"):
-        arrays = _npz(path, ("images", "labels", "wnids", "names"))
+        arrays = read_npz(path, ("images", "labels", "wnids", "names"))
         images, names = arrays["images"], arrays["names"]
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[1:] != (32, 32, 3):
             raise ValueError(f"{path}: images are {images.dtype} {images.shape}, expected uint8 (n, 32, 32, 3)")
@@ -129,13 +129,6 @@ def read_tiny_imagenet_32px(folder: Path) -> ImageSet:
     if classes[0] != classes[1]:
         raise ValueError(f"{folder / 'val.npz'}: other wnids or names than in train.npz, expected the same")
     return ImageSet(*rows[0], *rows[1], tuple(classes[0][1]))
-
-
-def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def _labels(labels: npt.NDArray[np.generic], rows: int, classes: int, where: str) -> Labels:
@@ -164,7 +157,7 @@ class _Batch:
 
     def rows(self, key: str, classes: int) -> Rows:
         data = self.values.get("data")
-        pixels = data.pixels if isinstance(data, _PickledArray) else None
+        pixels = data.pixels if isinstance(data, PickledArray) else None
         if pixels is None or pixels.ndim != 2 or pixels.shape[1] != 3072:
             came = type(data).__name__ if pixels is None else f"uint8 {pixels.shape}"
             raise ValueError(f"{self.where}: 'data' is {came}, expected uint8 (n, 3072)")
@@ -178,84 +171,38 @@ class _Batch:
 
 
 def _batches(path: Path, top: str, names: list[str]) -> dict[str, _Batch]:
-    raw = {name: _bytes(path / name) for name in names} if path.is_dir() else _untar(path, top)
+    raw = {name: read_regular(path / name) for name in names} if path.is_dir() else _untar(path, top, names)
     missing = [name for name in names if name not in raw]
     if missing:
         raise ValueError(f"{path}: lacks {', '.join(missing)} in {top}")
-    return {name: _unpickle(raw.pop(name), str(path / name)) for name in names}
+    return {name: _batch(raw.pop(name), str(path / name)) for name in names}
 
 
-def _untar(path: Path, top: str) -> dict[str, bytes]:
+def _untar(path: Path, top: str, names: list[str]) -> dict[str, bytes]:
+    """Return the named files of an archive; the size of a sparse one is not that of its content, so it is left out."""
     found: dict[str, bytes] = {}
     try:
-        with gzip.open(path) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
+        with open_gzip(path) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
             for member in tar:
-                file = tar.extractfile(member) if member.isfile() else None
-                if file is not None and member.name.startswith(f"{top}/"):
-                    found[member.name.removeprefix(f"{top}/")] = file.read()
+                name = member.name.removeprefix(f"{top}/")
+                file = tar.extractfile(member) if member.isfile() and not member.issparse() else None
+                if file is not None and member.name.startswith(f"{top}/") and name in names:
+                    found[name] = file.read()
             while stream.read(2**20):  # gzip's checksum is at the very end, after what tar reads
                 pass
-    except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
+    except Exception as error:  # a broken archive may raise almost any exception
         raise ValueError(f"{path}: not a complete tar.gz file ({error})") from error
     return found
 
 
-def _unpickle(raw: bytes, where: str) -> _Batch:
-    stream = io.BytesIO(raw)
+def _batch(raw: bytes, where: str) -> _Batch:
     try:
-        values = _Unpickler(stream, encoding="latin1").load()
-    except Exception as error:  # a broken pickle may raise almost any exception
+        values, end = read_batch(raw)
+    except ValueError as error:
         raise ValueError(f"{where}: not a pickle of plain values and uint8 arrays ({error})") from error
-    if not isinstance(values, dict) or stream.tell() != len(raw):
-        raise ValueError(
-            f"{where}: holds {type(values).__name__} in {stream.tell()} of {len(raw)} bytes, expected a dict"
-        )
+    if not isinstance(values, dict) or end != len(raw):
+        raise ValueError(f"{where}: holds {type(values).__name__} in {end} of {len(raw)} bytes, expected a dict")
     return _Batch(where, values)
-
-
-class _Unpickler(pickle.Unpickler):
-    """Builds plain values and uint8 arrays. No global named in a pickle is looked up: stand-ins replace numpy's."""
-
-    def find_class(self, module: str, name: str) -> object:
-        if (module, name) in _STAND_INS:
-            return _STAND_INS[module, name]
-        raise pickle.UnpicklingError(f"it refers to {module}.{name}")
-
-
-class _PickledArray:
-    """Stand-in for the array that numpy's `_reconstruct` creates and the pickle then fills."""
-
-    pixels: Pixels | None = None
-
-    def __init__(self, *_: object) -> None: ...
-
-    def __setstate__(self, state: tuple[object, tuple[int, ...], object, bool, str | bytes]) -> None:
-        _, shape, dtype, fortran, data = state
-        if not isinstance(dtype, _PickledUint8) or fortran or min(shape, default=0) < 0:
-            raise pickle.UnpicklingError("an array that is not uint8 in C order")
-        # Python 2 wrote bytes as str, which arrives decoded as latin1
-        held = data.encode("latin1") if isinstance(data, str) else data
-        self.pixels = np.frombuffer(held, np.uint8).reshape(shape)
-
-
-class _PickledUint8:
-    """Stand-in for `numpy.dtype("u1")`."""
-
-    def __init__(self, code: object, *_: object) -> None:
-        if code not in ("u1", "|u1"):
-            raise pickle.UnpicklingError(f"an array of {code!r}")
-
-    def __setstate__(self, state: tuple[object, ...]) -> None:
-        if state[1:5] != ("|", None, None, None):
-            raise pickle.UnpicklingError(f"a dtype with the state {state}")
-
-
-_STAND_INS: dict[tuple[str, str], object] = {
-    ("numpy.core.multiarray", "_reconstruct"): _PickledArray,
-    ("numpy._core.multiarray", "_reconstruct"): _PickledArray,
-    ("numpy", "ndarray"): None,
-    ("numpy", "dtype"): _PickledUint8,
-}
 
 
 def _jpeg_set(path: Path, inside: Iterable[str], read: Callable[[str], bytes]) -> ImageSet:
@@ -286,26 +233,10 @@ def _jpeg_set(path: Path, inside: Iterable[str], read: Callable[[str], bytes]) -
 
 
 def _jpegs(path: Path, rows: list[tuple[str, str]], wnids: list[str], read: Callable[[str], bytes]) -> Rows:
-    from PIL import Image  # only needed for this format
-
     label = {wnid: i for i, wnid in enumerate(wnids)}
     images = np.empty((len(rows), 3, 32, 32), np.uint8)
     for i, (name, wnid) in enumerate(rows):
         if wnid not in label:
             raise ValueError(f"{path / name}: of class {wnid!r}, expected one of those in wnids.txt")
-        try:
-            with Image.open(io.BytesIO(read(name)), formats=("JPEG",)) as image:
-                small = image.convert("RGB").resize((32, 32), Image.Resampling.BILINEAR)
-        except (OSError, SyntaxError, Image.DecompressionBombError) as error:
-            raise ValueError(f"{path / name}: not a complete JPEG image ({error})") from error
-        images[i] = np.asarray(small).transpose(2, 0, 1)
+        images[i] = decode_image(io.BytesIO(read(name)), path / name, 32, formats=("JPEG",))
     return images, _labels(np.array([label[wnid] for _, wnid in rows]), len(rows), len(wnids), str(path))
-
-
-def _npz(path: Path, keys: Iterable[str]) -> dict[str, npt.NDArray[np.generic]]:
-    raw = io.BytesIO(_bytes(path))
-    try:
-        with np.load(raw, allow_pickle=False) as arrays:
-            return {key: arrays[key] for key in keys}
-    except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path}: not an npz with {', '.join(keys)} ({error})") from error

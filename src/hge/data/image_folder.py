@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hge.data.formats import ImageSet
+from hge.data.image_decoding import decode_image
+from hge.data.untrusted import open_regular
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff"}
 TEST_SHARE = 0.2
@@ -43,19 +45,8 @@ def read_image_folder(folder: Path, size: int = 32) -> ImageSet:
 
 
 def _read_image(file: Path, size: int) -> npt.NDArray[np.uint8]:
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(file) as image:
-            mode, eight_bits = image.mode, image.convert("RGB")
-            if mode.startswith("I;16"):  # which `convert` would clip at 255
-                eight_bits = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
-            small = eight_bits.resize((size, size), Image.Resampling.BILINEAR)
-    except (UnidentifiedImageError, OSError, SyntaxError, Image.DecompressionBombError) as error:
-        raise ValueError(f"{file}: not a readable image ({error})") from None
-    if mode in ("I", "F"):
-        raise ValueError(f"{file}: got an image of mode {mode}, whose maximum is not defined; expected 8 or 16 bits")
-    return np.ascontiguousarray(np.asarray(small, dtype=np.uint8).transpose(2, 0, 1))
+    with open_regular(file) as stream:
+        return decode_image(stream, file, size)
 
 
 def _is_for_testing(image: npt.NDArray[np.uint8]) -> bool:

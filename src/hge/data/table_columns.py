@@ -19,6 +19,8 @@ Columns = Mapping[str, Column]
 MOST_CATEGORIES = 20
 """A text column with more distinct values is not coded as one-hot."""
 MOST_CLASSES = 1000
+LONGEST_LABEL = 200
+"""Characters of a label."""
 LARGEST_INPUT = 1e15
 """Largest magnitude that `GatedExperts` accepts."""
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "null", "none"})
@@ -62,19 +64,40 @@ def features_of(columns: Columns) -> tuple[Floats, tuple[str, ...]]:
 
 def labels_of(name: str, texts: Texts, present: npt.NDArray[np.bool_]) -> Labels:
     """Return the labels: whole numbers as int64, else texts. Rows that are not `present` have an arbitrary label."""
-    numbers = as_numbers(texts[present].tolist())
+    distinct = {text: _whole(text) for text in dict.fromkeys(texts[present].tolist())}
+    numbers = as_numbers(list(distinct))
     if numbers is None or np.isnan(numbers).any():
-        labels: Labels = np.array([str(text) for text in texts])
-    elif (numbers == np.round(numbers)).all() and np.abs(numbers).max(initial=0) < 2**53:
-        labels = np.zeros(len(texts), dtype=np.int64)
-        labels[present] = numbers.astype(np.int64)
+        labels = _short_texts(name, texts, list(distinct))
+    elif None not in distinct.values():
+        labels = np.array([distinct.get(text, 0) for text in texts], dtype=np.int64)
     else:
-        odd = float(numbers[numbers != np.round(numbers)][0])
+        odd = next(text for text, number in distinct.items() if number is None)
         raise ValueError(
-            f"label: column {name!r} holds numbers such as {odd:g}, expected classes (whole numbers or text)"
+            f"label: column {name!r} holds numbers such as {odd[:20]}, expected classes (whole numbers or text)"
         )
     check_classes(name, labels[present])
     return labels
+
+
+def _whole(text: str) -> int | None:
+    """Return a whole number of 64 bits, exactly, or None; read as a float, it would lose digits beyond 2⁵³."""
+    try:
+        number = int(text)
+    except ValueError:
+        value = as_numbers([text])
+        if value is None or not abs(value[0]) < 2**53 or value[0] != round(value[0]):
+            return None
+        number = int(value[0])
+    return number if -(2**63) <= number < 2**63 else None
+
+
+def _short_texts(name: str, texts: Texts, distinct: Sequence[str]) -> Labels:
+    longest = max(map(len, distinct))
+    if longest > LONGEST_LABEL:  # numpy stores every label with the length of the longest
+        raise ValueError(
+            f"label: column {name!r} has a text of {longest:,} characters, expected at most {LONGEST_LABEL}"
+        )
+    return np.array([text[:longest] for text in texts])
 
 
 def check_classes(name: str, labels: Labels) -> None:

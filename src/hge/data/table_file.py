@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +23,7 @@ from hge.data.table_columns import (
     times_of,
 )
 from hge.data.table_readers import read_csv, read_parquet
+from hge.data.untrusted import read_npz
 
 FORMATS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".npz")
 
@@ -152,11 +151,7 @@ def _from_columns(columns: Columns, label: str | None, time: str | None, ignore:
 
 
 def _read_npz(path: Path, label: str) -> _Raw:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            X, y = (arrays[name] for name in ("X", label))
-    except (OSError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path}: not an npz file with arrays X and {label} ({error})") from None
+    X, y = read_npz(path, ("X", label)).values()
     if X.ndim < 2 or X.dtype.kind not in "biuf" or not X.size:
         raise ValueError(f"{path}: X is {X.dtype} {X.shape}, expected numbers of shape (rows, features)")
     if y.shape != X.shape[:1]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
-import gzip
+import io
 import zlib
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from hge.data.table_columns import Column, as_numbers, as_texts
+from hge.data.untrusted import check_unpacked, file_size, open_gzip, open_regular
 
 DELIMITERS = ",;\t|"
 ROWS_AT_ONCE = 4096
@@ -27,7 +29,7 @@ def read_csv(path: Path, as_text: Collection[str]) -> dict[str, Column]:
             if not found:
                 return columns
             texts |= found
-    except (csv.Error, UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except (csv.Error, UnicodeDecodeError, EOFError, OSError, zlib.error) as error:
         raise ValueError(f"{path}: not a CSV file in UTF-8 ({error})") from None
 
 
@@ -56,17 +58,16 @@ def _read_csv_once(path: Path, texts: set[str]) -> tuple[dict[str, Column], set[
 
 
 def _open(path: Path) -> TextIO:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
-    return path.open(encoding="utf-8-sig", newline="")
+    file = open_gzip(path) if path.suffix == ".gz" else open_regular(path)
+    return io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
 
 
 def _check_header(header: Sequence[str], path: Path) -> None:
     if not header:
         raise ValueError(f"{path}: the file is empty, expected a header line with the names of the columns")
-    twice = [name for name in header if header.count(name) > 1]
-    if twice:
-        raise ValueError(f"{path}: two columns are named {twice[0]!r}, expected different names")
+    name, times = Counter(header).most_common(1)[0]
+    if times > 1:
+        raise ValueError(f"{path}: two columns are named {name!r}, expected different names")
 
 
 def _full_rows(reader: Iterator[list[str]], width: int, path: Path) -> Iterator[list[str]]:
@@ -87,14 +88,32 @@ def read_parquet(path: Path, as_text: Collection[str]) -> dict[str, Column]:
         from pyarrow import parquet
     except ImportError:
         raise ValueError(f"{path}: reading Parquet needs pyarrow; install it with: pip install pyarrow") from None
-    try:
-        table = parquet.read_table(path)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise ValueError(f"{path}: not a Parquet file ({error})") from None
+    with open_regular(path) as file:
+        try:
+            metadata = parquet.read_metadata(file)
+            _check_proportion(metadata, file_size(file), path)
+            # A repeated text is stored once, and must stay so: a few kilobytes may stand for gigabytes of text.
+            table = parquet.ParquetFile(file, read_dictionary=_texts_in(metadata.schema)).read()
+        except (OSError, pyarrow.ArrowException) as error:
+            raise ValueError(f"{path}: not a Parquet file ({error})") from None
     _check_header(table.column_names, path)
     if not table.num_rows:
         raise ValueError(f"{path}: no rows in the file")
-    return {name: _arrow_column(table[name], name in as_text) for name in table.column_names}
+    try:
+        return {name: _arrow_column(table[name], name in as_text) for name in table.column_names}
+    except pyarrow.ArrowException as error:
+        raise ValueError(f"{path}: a column is neither numbers nor texts ({error})") from None
+
+
+def _check_proportion(metadata: Any, packed: int, path: Path) -> None:
+    """Check the size of the table before it is read: repeated values take next to no bytes in the file."""
+    groups = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    check_unpacked(max(groups, 8 * metadata.num_rows * metadata.num_columns), packed, path)
+
+
+def _texts_in(schema: Any) -> list[str]:
+    columns = (schema.column(number) for number in range(len(schema)))
+    return [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
 
 
 def _arrow_column(column: Any, as_text: bool) -> Column:
@@ -102,6 +121,13 @@ def _arrow_column(column: Any, as_text: bool) -> Column:
 
     if not as_text and any(kind(column.type) for kind in (types.is_integer, types.is_floating, types.is_decimal)):
         return np.array(column.cast("float64").to_numpy(zero_copy_only=False), dtype=np.float64)
-    values = ["" if value is None else str(value) for value in column.to_pylist()]
-    numbers = None if as_text else as_numbers(values)
-    return as_texts(values) if numbers is None else numbers
+    texts = np.concatenate([_arrow_texts(chunk) for chunk in column.dictionary_encode().chunks])
+    numbers = None if as_text else as_numbers(texts.tolist())
+    return texts if numbers is None else numbers
+
+
+def _arrow_texts(encoded: Any) -> Column:
+    """Return the texts of a dictionary array: one Python string for each distinct value."""
+    texts = as_texts([*("" if value is None else str(value) for value in encoded.dictionary.to_pylist()), ""])
+    found: Column = texts[encoded.indices.fill_null(len(texts) - 1).to_numpy(zero_copy_only=False)]
+    return found

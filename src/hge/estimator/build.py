@@ -19,7 +19,7 @@ from hge.estimator.validation import (
     try_out,
 )
 from hge.experts.eager import EagerPool
-from hge.experts.fast.pool import StackedPool
+from hge.experts.fast.host_pool import build_fast_pool
 from hge.experts.networks import AUTOENCODERS, NETS
 from hge.experts.optim import resolve_device
 from hge.experts.pool import ExpertPool
@@ -51,7 +51,7 @@ def _pool(model: Any, spec: PoolSpec, keys: Keys, x: FloatRows) -> ExpertPool:
         return classifiers
     by_name = isinstance(model.net, str) and isinstance(model.autoencoder, str)
     fast = model.pool == "stacked" or (model.pool == "auto" and by_name)
-    return (StackedPool if fast else EagerPool)(spec, keys, device)
+    return (build_fast_pool if fast else EagerPool)(spec, keys, device)
 
 
 def _spec(model: Any, x: FloatRows, capacity: int) -> PoolSpec:

@@ -18,7 +18,7 @@ from hge.core.events import BatchSkipped, Event
 from hge.core.randomness import Keys
 from hge.estimator.advice import Advice
 from hge.estimator.build import assemble
-from hge.estimator.fair_lock import in_turn, lock_of
+from hge.estimator.fair_lock import in_turn, learning_in_turn, lock_of
 from hge.estimator.parameters import Parameters
 from hge.estimator.persistence import read_model, save_model, waiting_rows
 from hge.estimator.row_buffer import WaitingRows
@@ -38,6 +38,7 @@ from hge.estimator.validation import (
 from hge.experts.networks import Shape
 from hge.gating.tree import FloatArray, IntArray, Tree
 from hge.learning.checkpoint import CheckpointError
+from hge.learning.learner import Learner
 from hge.learning.online import Routing
 from hge.learning.routing import Answerer
 from hge.learning.state import Snapshot, restore
@@ -65,6 +66,8 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
     experts_, n_experts_ : summaries of the experts, promoted and on probation, and their number.
     tree_ : the gate's tree of promoted experts.
     events_ : the last 1000 decisions, oldest first.
+    learner_ : the learner that `partial_fit` drives; use it to inspect the experts, their replay and networks.
+    rows_waiting_ : number of rows that wait for a full batch.
     batches_skipped_ : number of calls of `partial_fit` that were skipped (`on_bad_batch="skip"`).
     n_features_in_ : number of features per row.
 
@@ -74,10 +77,8 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
     >>> from hge import GatedExperts
     >>> X, y = load_digits(return_X_y=True)
     >>> low = y < 5  # first the small digits, then the large ones: two tasks
-    >>> model = GatedExperts(epochs=20).fit(X[low] / 16, y[low])
-    >>> for _ in range(20):
-    ...     model = model.partial_fit(X[~low] / 16, y[~low])
-    >>> model.n_experts_, bool(model.score(X / 16, y) > 0.95)
+    >>> model = GatedExperts().partial_fit(X[low], y[low]).partial_fit(X[~low], y[~low])
+    >>> model.n_experts_, bool(model.score(X, y) > 0.95)
     (2, True)
     """
 
@@ -86,7 +87,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
     _waiting: WaitingRows
     _outputs: dict[Any, int]
 
-    @in_turn
+    @learning_in_turn
     def fit(self, X: Rows, y: Rows) -> GatedExperts:
         """Reset the model, then learn the rows in order as one stream, `epochs` times."""
         x = check_rows(self, X, reset=True)
@@ -101,7 +102,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
         self._advice.give(x, self._learner, self._events)
         return self
 
-    @in_turn
+    @learning_in_turn
     def partial_fit(self, X: Rows, y: Rows, classes: Rows = None) -> GatedExperts:
         """Learn the rows as the next part of the stream.
 
@@ -134,7 +135,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
             self.partial_fit(X, y)
         return self
 
-    @in_turn
+    @learning_in_turn
     def flush(self) -> GatedExperts:
         """Learn the rows that do not fill a batch yet, as a smaller batch."""
         self._check_started()
@@ -237,12 +238,27 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
         return list(self._events.kept)
 
     @property
+    @in_turn
+    def learner_(self) -> Learner:
+        """The learner that `partial_fit` drives: its experts, their replay, their networks. Not locked, not a copy."""
+        self._check_started()
+        return self._learner
+
+    @property
+    @in_turn
+    def rows_waiting_(self) -> int:
+        """Number of rows that wait for a full batch; `flush` learns them as a smaller one."""
+        self._check_started()
+        return len(self._waiting)
+
+    @property
     def batches_skipped_(self) -> int:
         """Number of calls of `partial_fit` that were skipped."""
         return self._events_so_far().skipped
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_lock"}
+        locks = ("_lock", "_learning_lock")
+        return {name: value for name, value in super().__getstate__().items() if name not in locks}
 
     def __sklearn_is_fitted__(self) -> bool:
         return self._started and self._learner.steps > 0

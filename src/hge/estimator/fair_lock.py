@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
+
+import torch
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -19,37 +22,40 @@ class FairLock:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._waiting: deque[object] = deque()
-        self._owner: int | None = None
-        self._depth = 0
+        self.waiting: deque[object] = deque()
+        """A ticket per waiting thread, in order of arrival."""
+        self.owner: int | None = None
+        """The thread that holds the lock."""
+        self.depth = 0
+        """How often the owner has entered."""
+        self._process = os.getpid()
 
     def __enter__(self) -> None:
         me = threading.get_ident()
         with self._changed:
-            if self._owner != me:
+            if self.owner != me:
                 self._wait()
-                self._owner = me
-            self._depth += 1
+            self.owner, self.depth = me, self.depth + 1
 
     def __exit__(self, *_: object) -> None:
         with self._changed:
-            self._depth -= 1
-            if not self._depth:
-                self._owner = None
+            self.depth -= 1
+            if not self.depth:
+                self.owner = None
                 self._changed.notify_all()
 
     def let_others_in(self) -> None:
         """Yield to the threads waiting now; the owner calls this when the protected state is consistent."""
         with self._changed:
-            if not self._waiting:
+            if not self.waiting:
                 return
-            owner, depth, self._owner, self._depth = self._owner, self._depth, None, 0
+            owner, depth, self.owner, self.depth = self.owner, self.depth, None, 0
             self._changed.notify_all()
             interrupt: BaseException | None = None
-            while self._owner != owner:
+            while self.owner != owner:
                 try:
                     self._wait()
-                    self._owner, self._depth = owner, depth
+                    self.owner, self.depth = owner, depth
                 except BaseException as error:  # re-acquire first: `__exit__` must run as the owner
                     interrupt = error
             if interrupt is not None:
@@ -57,17 +63,36 @@ class FairLock:
 
     def _wait(self) -> None:
         ticket = object()
-        self._waiting.append(ticket)
+        self.waiting.append(ticket)
         try:
-            self._changed.wait_for(lambda: self._owner is None and self._waiting[0] is ticket)
+            self._changed.wait_for(lambda: self.owner is None and self.waiting[0] is ticket)
         finally:  # a Ctrl-C must not leave a stale ticket in the queue
-            self._waiting.remove(ticket)
+            self.waiting.remove(ticket)
             self._changed.notify_all()
 
+    def of_this_process(self) -> FairLock:
+        """Return this lock or, in a forked process, a new one: the threads that might release this one are not there.
 
-def lock_of(model: Any) -> FairLock:
+        If another thread was inside when the process was forked, what the lock protects may be half changed: a
+        RuntimeError says so.
+        """
+        if self._process == os.getpid():
+            return self
+        if self.owner not in (None, threading.get_ident()):
+            raise RuntimeError(
+                "This process was forked while another thread was using the model, whose copy may be incomplete. Fork "
+                "between two calls, or load a saved model in the new process."
+            )
+        torch.set_num_threads(1)  # torch's own threads were not forked either: it would wait for them for ever
+        lock = FairLock()
+        lock.owner, lock.depth = self.owner, self.depth
+        return lock
+
+
+def lock_of(model: Any, name: str = "_lock") -> FairLock:
     """Return a model's lock, created on first use: a scikit-learn constructor only stores its parameters."""
-    lock: FairLock = vars(model).setdefault("_lock", FairLock())
+    lock: FairLock = vars(model).setdefault(name, FairLock()).of_this_process()
+    vars(model)[name] = lock
     return lock
 
 
@@ -77,6 +102,17 @@ def in_turn(method: Method) -> Method:
     @wraps(method)
     def alone(self: Any, *arguments: Any, **named: Any) -> Any:
         with lock_of(self):
+            return method(self, *arguments, **named)
+
+    return alone  # type: ignore[return-value]
+
+
+def learning_in_turn(method: Method) -> Method:
+    """Decorate a method that learns: it lets predictions in between two batches, but no other method that learns."""
+
+    @wraps(method)
+    def alone(self: Any, *arguments: Any, **named: Any) -> Any:
+        with lock_of(self, "_learning_lock"), lock_of(self):
             return method(self, *arguments, **named)
 
     return alone  # type: ignore[return-value]

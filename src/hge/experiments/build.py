@@ -17,7 +17,7 @@ from hge.data.datasets import data_folder
 from hge.data.scenarios import Scenario, mix, revisit
 from hge.experiments.methods import METHODS
 from hge.experts.eager import EagerPool
-from hge.experts.fast.pool import StackedPool
+from hge.experts.fast.host_pool import build_fast_pool
 from hge.experts.networks import AUTOENCODERS, NETS
 from hge.experts.optim import resolve_device
 from hge.experts.pool import ExpertPool
@@ -94,8 +94,8 @@ def no_task() -> int:
 
 def build_pool(config: RunConfig, scenario: Scenario, keys: Keys) -> ExpertPool:
     """Return an empty pool for the scenario's experts."""
-    pool = EagerPool if config.pool == "eager" else StackedPool
-    return pool(build_spec(config, scenario), keys, torch.device(config.device))
+    build = EagerPool if config.pool == "eager" else build_fast_pool
+    return build(build_spec(config, scenario), keys, torch.device(config.device))
 
 
 def build_spec(config: RunConfig, scenario: Scenario) -> PoolSpec:

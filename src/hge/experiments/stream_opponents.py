@@ -59,7 +59,7 @@ class GatedExpertsMethod:
     @property
     def rows_kept(self) -> int:
         """Rows in memory: of the companions, of the replay, and those set aside; a row may be in several of them."""
-        learner = self.model._learner
+        learner = self.model.learner_
         kept = [one.batch for expert in learner.experts for one in expert.replay.kept]
         kept += [entry.batch for entry in learner.recent]
         companions = learner.memory.companions.values() if learner.memory is not None else ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,40 @@ MAX_DEVIATIONS = 10.0
 """Standard deviations: values farther from the mean are clipped, for the network and for the statistics."""
 MIN_RELATIVE_DEVIATION = 1e-6
 """Least standard deviation, relative to the mean: below it an input counts as constant."""
+
+
+class Statistics(NamedTuple):
+    """Number, means and variances of rows, in double precision."""
+
+    rows: Tensor
+    mean: Tensor
+    variance: Tensor
+
+    @property
+    def deviation(self) -> Tensor:
+        """The standard deviations, not below what rounding makes of a constant."""
+        return self.variance.sqrt().maximum(self.mean.abs().mul_(MIN_RELATIVE_DEVIATION).clamp_min_(1e-30))
+
+    def standardised(self, x: Tensor) -> Tensor:
+        """Return inputs in standard deviations from the mean."""
+        scaled = (x.double() - self.mean).div_(self.deviation)
+        return scaled.clamp_(-MAX_DEVIATIONS, MAX_DEVIATIONS).to(x.dtype)
+
+    @torch.no_grad()
+    def including(self, x: Tensor) -> Statistics:
+        """Return the statistics of these rows and others together; one row cannot move them far."""
+        # An input that was constant so far may take any value.
+        limit = (MAX_DEVIATIONS * self.deviation).masked_fill_(self.variance <= 0, torch.inf)
+        x = x.double().clamp(self.mean - limit, self.mean + limit)
+        variance, mean = torch.var_mean(x, [0, *range(2, x.ndim)], correction=0)
+        shift, rows = mean.view_as(self.mean) - self.mean, self.rows + len(x)
+        share = len(x) / rows
+        between = (1 - share) * shift.square()
+        return Statistics(
+            rows,
+            self.mean + share * shift,
+            self.variance + share * (variance.view_as(self.mean) - self.variance + between),
+        )
 
 
 class Standardise(nn.Module):
@@ -37,8 +72,6 @@ class Standardise(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         size = (shape[0], *(1 for _ in shape[1:]))
-        self.reduced_dims = [0, *range(2, 1 + len(shape))]
-        """Dimensions of a batch that share a statistic."""
         self.register_buffer("rows", torch.zeros((), dtype=torch.float64))
         self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
         self.register_buffer("variance", torch.zeros(size, dtype=torch.float64))
@@ -46,30 +79,18 @@ class Standardise(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the inputs in standard deviations from the mean; in training mode, after including them in both."""
         if self.training:
-            self._update_statistics(x.detach())
-        scaled = (x.double() - self.mean) / self._deviation
-        return scaled.clamp(-MAX_DEVIATIONS, MAX_DEVIATIONS).to(x.dtype)
+            self.replace(self.statistics.including(x.detach()))
+        return self.statistics.standardised(x)
 
     @property
-    def _deviation(self) -> Tensor:
-        smallest = (MIN_RELATIVE_DEVIATION * self.mean.abs()).clamp_min(1e-30)
-        return self.variance.sqrt().maximum(smallest)
+    def statistics(self) -> Statistics:
+        """The statistics, not copied."""
+        return Statistics(self.rows, self.mean, self.variance)
 
-    @torch.no_grad()
-    def _update_statistics(self, x: Tensor) -> None:
-        """Update the statistics, in place; one row cannot move them far."""
-        x = x.double()
-        limit = MAX_DEVIATIONS * self._deviation
-        known = self.variance > 0  # an input that was constant so far may take any value
-        x = torch.where(known, x.clamp(self.mean - limit, self.mean + limit), x)
-        share = len(x) / (self.rows + len(x))
-        mean, variance = (
-            part.view_as(self.mean) for part in (x.mean(self.reduced_dims), x.var(self.reduced_dims, correction=0))
-        )
-        shift = mean - self.mean
-        self.variance += share * (variance - self.variance) + share * (1 - share) * shift.square()
-        self.mean += share * shift
-        self.rows += len(x)
+    def replace(self, statistics: Statistics) -> None:
+        """Replace the statistics, in place."""
+        for own, new in zip(self.statistics, statistics, strict=True):
+            own.copy_(new)
 
 
 @contextmanager

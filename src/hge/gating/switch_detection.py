@@ -13,6 +13,8 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from scipy.stats import median_abs_deviation
 
+from hge.gating.tree import FloatArray
+
 T = TypeVar("T")
 Statistic = Callable[[Sequence[float]], Any]
 MANY = 1_000_000
@@ -180,6 +182,17 @@ class OutlierRate:
         """
         rate = (self.outliers + 1) / (batches + 20)
         return in_a_row >= 2 and rate**in_a_row <= error_rate
+
+
+def change_point(before: FloatArray, after: FloatArray) -> int:
+    """Return the row at which a batch most probably passes from one task to another.
+
+    `before`, `after`: [rows] log-likelihood of each row under the task that ends, and under the one that begins.
+
+    >>> change_point(np.log([0.9, 0.9, 0.1, 0.5]), np.log([0.5, 0.2, 0.8, 0.5]))
+    2
+    """
+    return int(np.append(0.0, np.cumsum(before - after)).argmax())
 
 
 def z_score(replay_losses: Sequence[float], recent_losses: Sequence[float]) -> float:

@@ -19,6 +19,7 @@ from hge.gating.promotion import Organisation
 from hge.gating.shortlist import Shortlist
 from hge.gating.switch_detection import OutlierRate, RecentBuffer, RecentEntry
 from hge.gating.tree import ROOT, Routes, ScoreExperts, Tree
+from hge.learning.boundary import train_new, train_outlier
 from hge.learning.look import Look
 from hge.learning.online import Answers, Step
 from hge.learning.replay_scores import ScoredReplays
@@ -145,12 +146,7 @@ class Learner:
     def process_outlier(self) -> Trained:
         """Second part of Algorithm 1, when R is full: if its oldest batch is still high-loss, it was an outlier."""
         last = self.recent.oldest
-        trained: Trained = ()
-        if last.high_loss:
-            previous = self.experts[self.recent.previous_expert]
-            trained = train(self, previous, last)
-            self.outlier_rate.outliers += 1
-            self.emit(events.OutlierSettled(self.steps, last.step, previous.id))
+        trained = train_outlier(self, last) if last.high_loss else ()
         self.recent.popleft()
         return trained
 
@@ -174,9 +170,10 @@ class Learner:
             expert = self.new_expert()
             self.organisation.created(expert.id)
             self.emit(events.ExpertCreated(self.steps, expert.id, len(entries)))
+            trained = train_new(self, self.experts[self.recent.previous_expert], expert, entries)
         else:
             self.outlier_rate.outliers += len(entries)
-        trained = train_all(self, expert, entries)
+            trained = train_all(self, expert, entries)
         self.recent.clear()
         return trained
 

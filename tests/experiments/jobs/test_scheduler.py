@@ -22,7 +22,7 @@ from helpers.places import ROOT
 from hge.experiments import run_files as record
 from hge.experiments.jobs import worker as jobs
 from hge.experiments.jobs.eta import Forecast
-from hge.experiments.jobs.local import LocalExecutor
+from hge.experiments.jobs.local import LocalExecutor, read_outcome
 from hge.experiments.jobs.plan import (
     Job,
     build_jobs,
@@ -184,8 +184,8 @@ def test_one_that_fails_or_dies_leaves_the_others_alone(tmp_path: Path) -> None:
     executor = LocalExecutor(workspace, workers=2)
 
     def kill_one(ended: list[Any]) -> None:
-        for name, process in executor._running.values():
-            if name == dying.name and process.is_alive():
+        for process in multiprocessing.active_children():
+            if process.name == dying.name:
                 process.kill()
 
     outcomes = reproduce([dying, failing, good], executor, tmp_path / "results", kill_one)
@@ -203,10 +203,10 @@ def test_a_process_that_dies_while_it_tells_its_result(tmp_path: Path) -> None:
     here, there = multiprocessing.Pipe(duplex=False)
     os.write(there.fileno(), struct.pack("!i", 1000) + b"the first of a thousand bytes")
     there.close()
-    process = multiprocessing.get_context("spawn").Process(target=os._exit, args=(3,))
+    process = multiprocessing.get_context("spawn").Process(target=os._exit, name="job", args=(3,))
     process.start()
-    outcome = LocalExecutor._outcome(here, "job", process)
-    assert (outcome.result, outcome.error) == (None, "the process died with exit code 3")
+    outcome = read_outcome(here, process)
+    assert (outcome.name, outcome.result, outcome.error) == ("job", None, "the process died with exit code 3")
 
 
 @pytest.mark.slow

@@ -33,6 +33,7 @@ from hge.core.config import LearnerConfig, OptimiserConfig
 from hge.core.events import Event
 from hge.core.randomness import Keys
 from hge.core.types import Batch
+from hge.experts.fast.cuda_graphs import ResultQueue
 from hge.experts.fast.device_steps import STEPS_PER_LAUNCH
 from hge.experts.fast.layout import Layout, Stack, rebind_storage
 from hge.experts.fast.pool import StackedPool
@@ -159,10 +160,13 @@ def test_two_steps_at_once_are_the_same_as_one_by_one(config: LearnerConfig, mon
     one, steps, events = learned("stacked", MLP, config, "cpu", in_runs=False)
     monkeypatch.setattr(StackedPool, "overlaps", True)  # as on a GPU
     launched = []
-    launch = StackedPool._launch
-    monkeypatch.setattr(
-        StackedPool, "_launch", lambda self, *args: (launched.append(len(args[-1])), launch(self, *args))
-    )
+    put = ResultQueue.put
+
+    def counted(queue: ResultQueue, results: torch.Tensor, count: int, stream: None) -> None:
+        launched.append(count)
+        put(queue, results, count, stream)
+
+    monkeypatch.setattr(ResultQueue, "put", counted)
     many, steps_in_runs, events_in_runs = learned_anew("stacked", MLP, config, "cpu", in_runs=True)
     assert {1, STEPS_PER_LAUNCH} <= set(launched) <= set(range(1, STEPS_PER_LAUNCH + 1))
     assert repr(steps_in_runs) == repr(steps)
@@ -224,15 +228,15 @@ def test_a_run_ends_where_a_rival_scores_lower(name: str) -> None:
 
 def test_a_run_hears_nothing_of_one_that_was_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     pools = [StackedPool(MLP, Keys(0), torch.device("cpu")) for _ in range(2)]
-    batches = [batch_for(pools[0], seed) for seed in range(3)]
+    batches, put = [batch_for(pools[0], seed) for seed in range(3)], ResultQueue.put
 
-    def interrupted(*arguments: Any) -> None:
-        StackedPool._launch(pools[0], *arguments)
+    def interrupted(queue: ResultQueue, *arguments: Any) -> None:
+        put(queue, *arguments)
         raise KeyboardInterrupt
 
     for pool in pools:
         pool.create(0)
-    monkeypatch.setattr(pools[0], "_launch", interrupted)
+    monkeypatch.setattr(ResultQueue, "put", interrupted)
     with pytest.raises(KeyboardInterrupt):
         pools[0].train(0, batches[0], 0)
     monkeypatch.undo()

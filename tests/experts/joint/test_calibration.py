@@ -69,7 +69,7 @@ def test_mixture_sums_to_one_and_answers_as_well(model: GatedExperts) -> None:
 @pytest.mark.slow
 def test_who_does_not_answer_has_no_part_in_a_mixture(model: GatedExperts) -> None:
     X, y = rows()
-    learner = model._learner
+    learner = model.learner_
     answerer, x = Answerer(learner), torch.from_numpy(X[y < 2]).float()
     right = np.isin(answerer.mixture(x, 10).argmax(axis=1), [0, 1])
     assert right.mean() > 0.98
@@ -111,7 +111,7 @@ def test_window_keeps_to_the_expert_of_the_rows_before(model: GatedExperts) -> N
 
 @pytest.mark.slow
 def test_answering_fits_nothing(model: GatedExperts, monkeypatch: pytest.MonkeyPatch) -> None:
-    calibration = model._learner.calibration
+    calibration = model.learner_.calibration
     assert calibration is not None
     before = calibration.joint
     monkeypatch.setattr(calibration, "fit", lambda *_: pytest.fail("it looked at the replay"))
@@ -163,7 +163,7 @@ def test_without_a_joint_there_is_neither_mixture_nor_unknown() -> None:
     with pytest.raises(ValueError, match=r"unknown: .* expected learner\.joint=true"):
         plain.predict_unknown(X[:4])
     with pytest.raises(ValueError, match="mixture"):
-        Answerer(plain._learner).mixture(torch.from_numpy(X[:4]).float(), 2)
+        Answerer(plain.learner_).mixture(torch.from_numpy(X[:4]).float(), 2)
 
 
 def four_experts() -> tuple[ExpertPool, list[Expert]]:
@@ -191,10 +191,10 @@ def test_many_experts_cost_no_more_rows_and_no_more_columns(monkeypatch: pytest.
     pool, experts = four_experts()
     calibration = Calibration(pool, experts[:1])
     calibration.fit(FitBudget(rows=100, iterations=5))
-    assert len(calibration._columns[0, 0][1]) == 96
+    assert len(calibration.columns[0, 0][1]) == 96
     calibration.experts = experts
     calibration.fit(FitBudget(rows=100, iterations=5))
-    assert [len(columns) for _, columns in calibration._columns.values()] == [24] * 16  # 384 rows, one in four
+    assert [len(columns) for _, columns in calibration.columns.values()] == [24] * 16  # 384 rows, one in four
     assert calibration.joint is not None
     assert [scaler.feature_basis.shape[1] for scaler in calibration.joint.scalers] == [5] * 4
 
@@ -208,8 +208,8 @@ def test_what_was_read_is_kept_only_as_far_as_it_is_used(monkeypatch: pytest.Mon
     for each in (calibration, at_once):
         each.fit()
         assert each.joint is not None
-        assert sum(columns.shape[1] for _, columns in each._columns.values()) == 4 * len(each.joint.mean)
-        assert all(columns.base is None for _, columns in each._columns.values()), "a view would keep all of it"
+        assert sum(columns.shape[1] for _, columns in each.columns.values()) == 4 * len(each.joint.mean)
+        assert all(columns.base is None for _, columns in each.columns.values()), "a view would keep all of it"
     np.testing.assert_array_equal(calibration.joint.weights, at_once.joint.weights)  # type: ignore[union-attr]
 
 

@@ -31,7 +31,7 @@ class LocalExecutor:
     workspace: Workspace
     workers: int = 1
     _waiting: deque[Job] = field(default_factory=deque)
-    _running: dict[Connection, tuple[str, SpawnProcess]] = field(default_factory=dict)
+    _running: dict[Connection, SpawnProcess] = field(default_factory=dict)
 
     @property
     def at_once(self) -> int:
@@ -46,16 +46,16 @@ class LocalExecutor:
     def poll(self, seconds: float) -> list[Outcome]:
         """Wait for at most `seconds`; return the outcomes of jobs that have ended."""
         ended = [ready for ready in wait(self._running, seconds) if isinstance(ready, Connection)]
-        outcomes = [self._outcome(ready, *self._running.pop(ready)) for ready in ended]
+        outcomes = [read_outcome(ready, self._running.pop(ready)) for ready in ended]
         self._start_waiting()
         return outcomes
 
     def stop(self) -> None:
         """Stop running jobs after a last checkpoint."""
         self._waiting.clear()
-        for _, process in self._running.values():
+        for process in self._running.values():
             process.terminate()
-        for connection, (_, process) in self._running.items():
+        for connection, process in self._running.items():
             process.join(GRACE_SECONDS)
             process.kill()
             process.join()
@@ -67,22 +67,24 @@ class LocalExecutor:
             job = self._waiting.popleft()
             threads = max(1, torch.get_num_threads() // self.workers)
             receiver, sender = _SPAWN.Pipe(duplex=False)
-            process = _SPAWN.Process(target=_work, args=(job.as_json(), self.workspace, threads, sender), daemon=True)
+            work = job.as_json(), self.workspace, threads, sender
+            process = _SPAWN.Process(target=_work, name=job.name, args=work, daemon=True)
             process.start()
             sender.close()  # so that `receiver` sees EOF when the process dies
-            self._running[receiver] = job.name, process
+            self._running[receiver] = process
 
-    @staticmethod
-    def _outcome(connection: Connection, name: str, process: SpawnProcess) -> Outcome:
-        try:
-            outcome: Outcome = connection.recv()
-        except (EOFError, OSError):  # it sent nothing, or died in the middle of it
-            process.join()
-            return Outcome(name, None, f"the process died with exit code {process.exitcode}")
-        finally:
-            connection.close()
+
+def read_outcome(connection: Connection, process: SpawnProcess) -> Outcome:
+    """Receive the outcome from a job's process, which is named as the job; a process that died is an outcome, too."""
+    try:
+        outcome: Outcome = connection.recv()
+    except (EOFError, OSError):  # it sent nothing, or died in the middle of it
         process.join()
-        return outcome
+        return Outcome(process.name, None, f"the process died with exit code {process.exitcode}")
+    finally:
+        connection.close()
+    process.join()
+    return outcome
 
 
 def _work(document: dict[str, Any], workspace: Workspace, threads: int, connection: Connection) -> None:

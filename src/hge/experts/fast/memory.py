@@ -20,6 +20,9 @@ from hge.experts.pool_spec import PoolSpec, share_modules
 from hge.experts.scores import UNSUITABLE, Score
 from hge.experts.weight_average import WeightAverage
 
+NOBODY = -1
+NOTHING = (NOBODY, -1, False)
+
 
 class ExpertStore:
     """The experts' memory. Only the expert in the slot can be trained; `eval_net` is a copy for evaluation."""
@@ -46,7 +49,7 @@ class ExpertStore:
         self.active = 0
         self.gate_is_stale = False
         """Whether the stack has outdated gate tensors of the active expert."""
-        self.eval_copy_of = (-1, -1, False)
+        self.eval_copy_of = NOTHING
         """Expert and version that `eval_net` is a copy of, and whether it holds the averaged weights."""
 
     def add(self, expert: int) -> bool:
@@ -75,7 +78,9 @@ class ExpertStore:
         if expert == self.active:
             return
         self.sync_gate()
-        self.idle[self.active].copy_(self.slot, non_blocking=True)
+        if self.active != NOBODY:
+            self.idle[self.active].copy_(self.slot, non_blocking=True)
+        self.active = NOBODY  # if there is an interrupt from here on, nobody's memory is replaced by the slot's
         self.slot.copy_(self.idle[expert], non_blocking=True)
         self.gates.read(expert, self.score.gate_tensors())
         self.active = expert
@@ -85,6 +90,7 @@ class ExpertStore:
         averaged = for_prediction and self.average is not None
         source = (expert, self.versions[expert], averaged)
         if self.eval_copy_of != source:
+            self.eval_copy_of = NOTHING  # an interrupt while it is copied must not leave another expert's weights
             memory = self.slot if expert == self.active else self.idle[expert]
             if averaged:
                 targets = [*self.eval_net.parameters(), *self.eval_net.buffers()]
@@ -172,7 +178,8 @@ class ExpertStore:
     def __getstate__(self) -> dict[str, Any]:
         """Return what is needed to rebuild it: pickle would not preserve that the networks share the slot's memory."""
         self.sync_gate()
-        self.idle[self.active].copy_(self.slot)
+        if self.active != NOBODY:
+            self.idle[self.active].copy_(self.slot)
         gates = {name: t[: self.gates.count].clone() for name, t in self.gates.tensors.items()}
         arguments = self.spec, self.keys, self.device
         space = {name: tensor.clone() for name, tensor in self.space.state().items()}
@@ -184,8 +191,9 @@ class ExpertStore:
         self.add(0)
         self.idle, self.gates, self.active = state["idle"], Stack(state["gates"]), state["active"]
         self.versions = [0] * len(self.idle)
-        self.slot.copy_(self.idle[self.active])
-        self.gates.read(self.active, self.score.gate_tensors())
+        if self.active != NOBODY:
+            self.slot.copy_(self.idle[self.active])
+            self.gates.read(self.active, self.score.gate_tensors())
 
     def _build(self, expert: int) -> tuple[nn.Module, torch.optim.Optimizer, Score]:
         net, score = self.spec.build(self.keys, expert, self.device, self.space)

@@ -297,11 +297,15 @@ class StackedPool:
 
     def _inputs(self, expert: int, step: int, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Return the inputs of a step."""
-        noise = None
-        if self.store.score.network is not None:
-            self.noise.manual_seed(self.keys.integer("noise", step, expert))
-            noise = self.store.score.draw_noise(len(batch), self.noise)
-        return batch.x, batch.y, noise, self.spec.draw_augmentation(self.keys, expert, step, len(batch), self.device)
+        augmentation = self.spec.draw_augmentation(self.keys, expert, step, len(batch), self.device)
+        return batch.x, batch.y, self._noise(expert, step, batch), augmentation
+
+    def _noise(self, expert: int, step: int, batch: Batch) -> Tensor | None:
+        """Return the random numbers for training a score that has a network."""
+        if self.store.score.network is None:
+            return None
+        self.noise.manual_seed(self.keys.integer("noise", step, expert))
+        return self.store.score.draw_noise(len(batch), self.noise)
 
     def _eval_loss(self, x: Tensor, y: Tensor, augmentation: Tensor | None = None) -> Tensor:
         """Return the loss of `eval_net`."""
@@ -318,12 +322,15 @@ class StackedPool:
     def _train_score_on_host(self, expert: int, step: int, batch: Batch) -> None:
         """Train a score that depends on the host on a batch on which its expert has been trained."""
         if not self.store.score.asynchronous:
-            noise = self._inputs(expert, step, batch)[2]
-            self.store.score.compute_update(self.store.preprocess(batch.x), batch.y, noise)
-            self.store.score.apply_update(skip=torch.zeros((), device=self.device))
-            self.store.gate_is_stale = True
+            self._train_score(expert, step, batch)
             if self.store.score.asynchronous:  # the first rows are complete
                 self._refresh(expert)
+
+    def _train_score(self, expert: int, step: int, batch: Batch) -> None:
+        """Train the score of the expert in the slot on a batch."""
+        self.store.score.compute_update(self.store.preprocess(batch.x), batch.y, self._noise(expert, step, batch))
+        self.store.score.apply_update(skip=torch.zeros((), device=self.device))
+        self.store.gate_is_stale = True
 
     def _refresh(self, expert: int) -> None:
         with self.store.arithmetic():

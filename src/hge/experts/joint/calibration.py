@@ -51,7 +51,8 @@ class Calibration:
     _stride: int = 1
     """One in this many replay rows of an expert is used, so that memory does not grow with the number of experts."""
     _scalers: dict[int, tuple[int, EvidenceScaler]] = field(default_factory=dict)
-    _columns: dict[tuple[int, int], tuple[tuple[int, int], FloatArray]] = field(default_factory=dict)
+    columns: dict[tuple[int, int], tuple[tuple[int, int], FloatArray]] = field(default_factory=dict)
+    """Evidence kept for the next fit: (expert, owner of the rows) -> (batches both were trained on, its columns)."""
 
     @property
     def _trained(self) -> int:
@@ -151,7 +152,7 @@ class Calibration:
 
     def _clear_cache(self) -> None:
         self._scalers.clear()
-        self._columns.clear()
+        self.columns.clear()
 
     def _scaler(self, expert: Expert) -> EvidenceScaler:
         version = expert.batches_trained
@@ -165,11 +166,11 @@ class Calibration:
     def _transformed(self, expert: Expert, owner: Expert, columns: int) -> FloatArray:
         """Return the leading columns of an expert's evidence on another's rows; fewer if there are more experts."""
         key, version = (expert.id, owner.id), (expert.batches_trained, owner.batches_trained)
-        known, read = self._columns.get(key, (None, None))
+        known, read = self.columns.get(key, (None, None))
         if read is None or known != version:
             read = self._scaler(expert).transform(self._evidence_on_replay(expert, owner)).astype(np.float32)
-        self._columns[key] = version, np.ascontiguousarray(read[:, :columns])
-        return self._columns[key][1]
+        self.columns[key] = version, np.ascontiguousarray(read[:, :columns])
+        return self.columns[key][1]
 
     def _evidence_on_replay(self, expert: Expert, owner: Expert) -> Evidence:
         """Return an expert's evidence on the replay rows of another."""

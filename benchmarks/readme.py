@@ -399,7 +399,7 @@ def readings_table() -> str:
         "|---|---|---|" + "---|" * len(epochs),
     ]
     ways = {"mean": "the mean", "one draw for all rows": "one draw for all rows", "a draw per row": "a draw per row"}
-    for path in sorted((ROOT / "results/choices/readings").glob("[!r]*.json")):
+    for path in sorted((ROOT / "results/choices/readings").glob("*.json")):
         found = json.loads(path.read_text(encoding="utf-8"))
         protocol, gates = found["protocol"], {row["epochs"]: row["gate_accuracy"] for row in found["rows"]}
         every = protocol["candidate"] == "recipe"

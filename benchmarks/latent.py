@@ -19,13 +19,14 @@ import numpy as np
 import torch
 
 from hge.core.config import OptimiserConfig, ScoreConfig
+from hge.core.files import write_json
 from hge.core.randomness import Keys
 from hge.core.types import as_float
 from hge.data.holdout import validation_scenario
 from hge.data.scenarios import Scenario
 from hge.experiments.build import build_scenario, build_spec
 from hge.experiments.recipes import build_config
-from hge.experiments.run_files import environment, write_json
+from hge.experiments.run_files import environment
 from hge.experts.pool_spec import PoolSpec
 from hge.experts.scores import ScoreTrainer
 from hge.experts.scores.autoencoder import AutoencoderScore

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from hge.core.files import write_json
 from hge.data.catalogue import SCENARIOS
 from hge.data.datasets import data_folder, find
 from hge.experiments.recipes import build_config
-from hge.experiments.run_files import environment, write_json
+from hge.experiments.run_files import environment
 from hge.experiments.score_leaderboard import gates
 
 RUNS = (  # scenario, seeds, factor on the epochs, tasks

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 
 from hge.core.config import OptimiserConfig, ScoreConfig
+from hge.core.files import write_json
 from hge.core.randomness import Keys
 from hge.core.types import Batch
 from hge.data.catalogue import SCENARIOS, Request
-from hge.experiments.run_files import environment, write_json
+from hge.experiments.run_files import environment
 from hge.experts.eager import EagerPool
 from hge.experts.networks import AUTOENCODERS, NETS
 from hge.experts.pool_spec import PoolSpec

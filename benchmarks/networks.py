@@ -21,8 +21,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from hge.core.files import write_json
 from hge.experiments.recipes import build_config
-from hge.experiments.run_files import environment, write_json
+from hge.experiments.run_files import environment
 from hge.experiments.score_leaderboard import gates
 from hge.experts.joint import calibration
 from hge.experts.joint import model as joint

@@ -20,7 +20,8 @@ import torch
 
 from hge.bench.population import Population, Subject
 from hge.bench.suite import device_name
-from hge.experiments.run_files import environment, write_json
+from hge.core.files import write_json
+from hge.experiments.run_files import environment
 
 WARM_UP = 400
 """Batches: enough to capture all CUDA graphs, including those of rarely called functions."""

@@ -20,13 +20,14 @@ import torch
 from torch import Tensor
 
 from hge.core.config import OptimiserConfig, ScoreConfig
+from hge.core.files import write_json
 from hge.core.randomness import Keys
 from hge.core.types import as_float
 from hge.data.holdout import validation_scenario
 from hge.data.scenarios import Scenario
 from hge.experiments.build import build_scenario, build_spec
 from hge.experiments.recipes import build_config
-from hge.experiments.run_files import environment, write_json
+from hge.experiments.run_files import environment
 from hge.experts.fast.cuda_graphs import Graphs
 from hge.experts.networks import ConvVAE
 from hge.experts.optim import arithmetic, autocast, network_mode

@@ -24,8 +24,9 @@ from hge.bench.measure import now
 from hge.bench.memory import process_peak
 from hge.bench.population import Population, Subject
 from hge.bench.stream import CLASSES
+from hge.core.files import write_json
 from hge.core.types import as_float
-from hge.experiments.run_files import commit, environment, write_json
+from hge.experiments.run_files import commit, environment
 from hge.experts.fast.pool import StackedPool
 from hge.experts.optim import resolve_device
 from hge.experts.scores import SketchScore

@@ -27,13 +27,14 @@ from torch import Tensor
 
 import hge.experts.scores.sketch as sketch_module
 import hge.experts.scores.space as space_module
+from hge.core.files import write_json
 from hge.core.randomness import Keys
 from hge.core.types import as_float
 from hge.data.holdout import validation_scenario
 from hge.data.scenarios import Scenario
 from hge.experiments.build import build_scenario
 from hge.experiments.recipes import build_config
-from hge.experiments.run_files import commit, environment, write_json
+from hge.experiments.run_files import commit, environment
 from hge.experiments.score_leaderboard import GROUPS, group_rows, mean_over_tasks
 from hge.experts.scores import SketchScore, Space
 

@@ -28,8 +28,9 @@ import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 
+from hge.core.files import write_json
 from hge.data.named_streams import STREAMS
-from hge.experiments.run_files import environment, write_json
+from hge.experiments.run_files import environment
 from hge.experiments.stream_evaluation import HELD_OUT_EVERY, MethodResult, evaluate_stream
 from hge.experiments.stream_opponents import STREAM_METHODS, build_methods, rows_kept
 from hge.experiments.stream_tables import KIND

@@ -17,12 +17,13 @@ import numpy as np
 import torch
 
 from hge.core.config import ScoreConfig
+from hge.core.files import write_json
 from hge.core.randomness import Keys
 from hge.core.types import Batch
 from hge.data.holdout import validation_scenario
 from hge.experiments.build import build_scenario, build_spec
 from hge.experiments.recipes import build_config
-from hge.experiments.run_files import environment, write_json
+from hge.experiments.run_files import environment
 from hge.experts.fast.pool import StackedPool
 from hge.experts.networks import MLP
 

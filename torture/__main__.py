@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -13,7 +12,8 @@ from typing import Any
 
 import torch
 
-from hge.experiments.run_files import environment, write_json
+from hge.core.files import read_json, write_json
+from hge.experiments.run_files import environment
 from torture.bad_inputs import torture_inputs
 from torture.flips import torture_flips
 from torture.kills import METHODS, torture_kills
@@ -57,7 +57,7 @@ def main() -> int:
         parser.error(f"parts: got {', '.join(unknown)}, expected {', '.join(PARTS)}")
     torch.set_num_threads(1)
     # Parts that are not run now keep their figures: not every machine has a GPU, and the run may be interrupted.
-    report = json.loads(arguments.out.read_text()) if arguments.out.is_file() else {}
+    report = read_json(arguments.out) if arguments.out.is_file() else {}
     for name in arguments.parts or ALWAYS:
         begun = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:

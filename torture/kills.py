@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hge.experiments.runner import CHECKPOINTS
+from hge.experiments.run_files import CHECKPOINTS
 from torture.victim import Kind, Order
 
 Log = Callable[[str], None]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable
 from copy import deepcopy
@@ -21,7 +22,9 @@ from torch import Tensor, nn
 from helpers.digits import BAD_ROWS, digits
 from hge import GatedExperts
 from hge.core.events import ExpertCreated
+from hge.core.own_folder import hold
 from hge.gating.switch_detection import LossStats
+from hge.learning.checkpoint import SAVED_MODEL
 
 EXEMPT = {
     "check_methods_subset_invariance": "asks for 1e-7; float32 products differ in the last bits with the number of rows"
@@ -501,6 +504,68 @@ def test_parameters_from_numpy_are_saved(tmp_path: Path) -> None:
     for each in (model, twin):
         each.partial_fit(X[50:100], y[50:100])
     np.testing.assert_array_equal(model.predict_proba(X), twin.predict_proba(X))
+
+
+WISHES: list[dict[str, Any]] = [
+    {"lr": 0.5, "optimiser": "sgd"},
+    {"memory_rows": 0},
+    {"joint": True, "gate_score": "class-sketch"},
+    {"net": "mlp-wide", "class_capacity": 3, "scale": "none", "organisation": "tree"},
+    {"routing": "sample", "epochs": 3},
+]
+
+
+@pytest.mark.parametrize("wishes", WISHES)
+def test_parameters_that_wait_for_the_next_fit_are_saved_beside_the_model(
+    wishes: dict[str, Any], tmp_path: Path
+) -> None:
+    X, y = digits(low=True)
+    model = GatedExperts().partial_fit(X[:100], y[:100])
+    plain = deepcopy(model)
+    model.set_params(**wishes).save(tmp_path)
+    twin = GatedExperts.load(tmp_path)
+    assert twin.get_params() == model.get_params()
+    twin.save(tmp_path)
+    again = GatedExperts.load(tmp_path)
+    assert again.get_params() == model.get_params()
+    if "routing" in wishes:  # takes effect immediately
+        plain.set_params(routing=wishes["routing"])
+    for each in (plain, model, twin, again):
+        each.partial_fit(X[100:200], y[100:200])
+        np.testing.assert_array_equal(each.predict_proba(X[:50]), plain.predict_proba(X[:50]))
+
+
+def test_a_parameter_given_to_load_is_no_wish(tmp_path: Path) -> None:
+    X, y = digits(low=True)
+    GatedExperts().partial_fit(X[:50], y[:50]).set_params(lr=0.5, epochs=3).save(tmp_path)
+    model = GatedExperts.load(tmp_path, lr=0.1)
+    assert (model.lr, model.epochs) == (0.1, 3)
+    model.save(tmp_path)
+    assert GatedExperts.load(tmp_path).lr == 0.1
+
+
+def test_save_leaves_the_files_of_others_alone(tmp_path: Path) -> None:
+    X, y = digits(low=True)
+    model = GatedExperts().partial_fit(X[:50], y[:50])
+    foreign = ["checkpoint-3.json", "config.json", "model.safetensors"]
+    for name in foreign:
+        (tmp_path / name).write_text("[1]")
+    with pytest.raises(ValueError, match=r"checkpoint-3\.json in the way, not written by hge for a saved model"):
+        model.save(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == foreign
+    (tmp_path / "checkpoint-3.json").unlink()
+    for _ in range(3):
+        model.partial_fit(X[50:100], y[50:100]).save(tmp_path)
+    assert [(tmp_path / name).read_text() for name in foreign[1:]] == ["[1]"] * 2
+    assert GatedExperts.load(tmp_path).learner_.steps == model.learner_.steps
+
+
+def test_save_is_refused_while_another_process_saves(tmp_path: Path) -> None:
+    X, y = digits(low=True)
+    model = GatedExperts().partial_fit(X[:50], y[:50])
+    with hold(tmp_path, SAVED_MODEL), pytest.raises(ValueError, match=rf"in use by process {os.getpid()} on"):
+        model.save(tmp_path)
+    model.save(tmp_path)
 
 
 def test_a_parameter_that_cannot_be_saved_is_named_before_anything_is_written(tmp_path: Path) -> None:

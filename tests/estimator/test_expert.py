@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,16 @@ def test_parameters_of_the_classifier_are_parameters_of_the_model() -> None:
     twin.set_params(expert__alpha=0.1)
     assert (model.expert.alpha, twin.expert.alpha) == (0.5, 0.1)
     assert clone(GatedExperts()).expert is None
+
+
+def test_changed_parameters_of_the_classifier_wait_for_the_next_fit() -> None:
+    X, y = digits(low=True)
+    model = GatedExperts(expert=GaussianNB(), class_capacity=10, memory_rows=0, epochs=1).fit(X[:320], y[:320])
+    twin = deepcopy(model).set_params(expert__var_smoothing=10.0)
+    for each in (model, twin):
+        each.partial_fit(1 - X[:320], y[:320] + 5)
+    assert model.n_experts_ > 1
+    np.testing.assert_array_equal(twin.predict_proba(X), model.predict_proba(X))
 
 
 @pytest.mark.parametrize(

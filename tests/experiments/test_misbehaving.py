@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -21,8 +22,8 @@ from hge import GatedExperts
 from hge.core.events import ExpertReused
 from hge.core.types import Batch
 from hge.data.scenarios import Scenario
-from hge.experiments.run_files import RunRecorder
-from hge.experiments.runner import CHECKPOINTS, run
+from hge.experiments.run_files import CHECKPOINTS, RunRecorder
+from hge.experiments.runner import run
 from hge.learning.learner import Learner
 
 Break = Callable[[int], None]
@@ -102,7 +103,8 @@ def full_from(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
 def test_a_full_disk_costs_a_checkpoint_but_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = whole_outcome("ge")
     full_from(monkeypatch, 8)
-    with pytest.warns(UserWarning, match=r"checkpoint at batch \d+: No space left on device; the run continues"):
+    told = r"checkpoint at batch \d+: .*full.checkpoints.\S+: No space left on device; the run continues"
+    with pytest.warns(UserWarning, match=told):
         result = run(config_of("ge"), tmp_path / "full", checkpoint_every=41)
     assert outcome(tmp_path / "full", result) == expected
 
@@ -114,7 +116,7 @@ def test_the_old_checkpoint_is_whole_after_a_full_disk(tmp_path: Path, monkeypat
         full_from(patch, 8)
         with pytest.warns(UserWarning, match="No space left"), pytest.raises(CutOffError):
             run(config_of("ge"), tmp_path / "cut", cut_off_at(140), checkpoint_every=41)
-    assert not list((tmp_path / "cut" / CHECKPOINTS).glob(".*")), "what was half written takes no room"
+    assert not list((tmp_path / "cut" / CHECKPOINTS).glob(".*.tmp")), "what was half written takes no room"
     begun: list[int] = []
     result = run(config_of("ge"), tmp_path / "cut", lambda step, *_: begun.append(step.step), resume=True)
     assert 0 < begun[0] < 123
@@ -156,7 +158,9 @@ def test_the_command_says_which_file_and_what_to_do(tmp_path: Path) -> None:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, preexec_fn=limited, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "checkpoint at batch 50: File too large; the run continues" in done.stderr
+    assert re.search(
+        r"checkpoint at batch 50: .*/state-\w+\.safetensors: File too large; the run continues", done.stderr
+    )
     assert "trace.csv: File too large; --resume continues from the last checkpoint" in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -172,9 +176,12 @@ def test_a_record_that_was_shortened_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_kill_before_the_first_checkpoint_was_finished_begins_anew(tmp_path: Path) -> None:
+    with pytest.raises(CutOffError):
+        run(config_of("ge"), tmp_path, cut_off_at(3))
     (tmp_path / CHECKPOINTS).mkdir(parents=True)
-    (tmp_path / CHECKPOINTS / ".state-12.safetensors.tmp").write_bytes(b"half")
+    (tmp_path / CHECKPOINTS / ".state-0123456789abcdef.safetensors.tmp").write_bytes(b"half")
     assert run(config_of("ge"), tmp_path, resume=True)["batches"] > 100
+    assert not (tmp_path / CHECKPOINTS).exists()
 
 
 @pytest.mark.slow

@@ -19,7 +19,8 @@ from helpers.cut_off import CutOffError, config_of, cut_off_at, outcome, whole_o
 from helpers.manifests import sealed
 from hge.core.config import override
 from hge.experiments.recipes import build_config
-from hge.experiments.runner import CHECKPOINTS, run
+from hge.experiments.run_files import CHECKPOINTS
+from hge.experiments.runner import run
 from hge.experts.joint.calibration import FitBudget
 
 EVERY = 41

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,9 +17,10 @@ from helpers.manifests import sealed
 from helpers.places import GOLDEN
 from helpers.small_learners import BATCHES, MLP, SETTINGS, learner_of
 from hge import GatedExperts
+from hge.core.own_folder import MARKER
 from hge.experiments.recipes import build_config
 from hge.experiments.runner import run
-from hge.learning.checkpoint import CheckpointError, Checkpoints, read_checkpoint
+from hge.learning.checkpoint import CheckpointError, Checkpoints, forget_checkpoints, read_checkpoint
 from hge.learning.state import Snapshot, restore, take_snapshot
 
 
@@ -40,6 +42,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def files_of(folder: Path, steps: int) -> dict[str, dict[str, str]]:
+    files: dict[str, dict[str, str]] = json.loads((folder / f"checkpoint-{steps}.json").read_text())["body"]["files"]
+    return files
+
+
+def spoil(file: Path, damage: str) -> None:
+    content = bytearray(file.read_bytes())
+    if damage == "torn":
+        file.write_bytes(content[: len(content) // 2])
+    elif damage == "flipped":
+        content[len(content) // 2] ^= 1
+        file.write_bytes(content)
+    else:
+        file.unlink()
+
+
 @pytest.fixture
 def mine(folder: Path, tmp_path: Path) -> Path:
     shutil.copytree(folder, tmp_path / "c")
@@ -59,29 +77,106 @@ def test_through_the_disk_and_on(name: str, tmp_path: Path) -> None:
     assert repr(list(learner.learn_all(BATCHES[64:]))) == repr(steps[64:])
 
 
-def test_two_are_kept_and_idle_experts_are_not_written_again(folder: Path) -> None:
+def test_two_are_kept_and_have_no_file_in_common(folder: Path) -> None:
     assert sorted(p.name for p in folder.glob("*.json")) == ["checkpoint-45.json", "checkpoint-50.json"]
-    old, new = (json.loads((folder / f"checkpoint-{n}.json").read_text())["body"]["files"] for n in (45, 50))
-    assert old["expert.0"] == new["expert.0"], "not trained since"
-    assert old["expert.1"] != new["expert.1"]
-    named = {entry["file"] for files in (old, new) for entry in files.values()}
-    assert {p.name for p in folder.glob("*.safetensors")} == named
-    assert not list(folder.glob(".*"))
+    old, new = (files_of(folder, n) for n in (45, 50))
+    assert old["expert.0"]["sha256"] == new["expert.0"]["sha256"], "not trained since"
+    assert old["expert.1"]["sha256"] != new["expert.1"]["sha256"]
+    named = [entry["file"] for files in (old, new) for entry in files.values()]
+    assert sorted(p.name for p in folder.glob("*.safetensors")) == sorted(named)
+    assert [p.name for p in folder.glob(".*")] == [MARKER]
+
+
+def test_idle_experts_are_written_twice_and_then_never_again(tmp_path: Path) -> None:
+    """The two copies are named in turn."""
+    checkpoints, learner = Checkpoints(tmp_path), learner_of(SETTINGS["sticky"], "stacked", MLP)[0]
+    list(learner.learn_all(BATCHES[:45]))
+    written: dict[str, int] = {}
+    for start in range(45, 57, 3):
+        list(learner.learn_all(BATCHES[start : start + 3]))
+        checkpoints.write(take_snapshot(learner), {})
+        files = {path.name: path.stat().st_mtime_ns for path in tmp_path.glob("expert-0-*")}
+        assert files.items() >= written.items()
+        written = files
+    assert len(written) == 2
+
+
+@pytest.mark.parametrize("damage", ["torn", "flipped", "gone"])
+def test_whatever_file_is_damaged_the_one_before_can_be_loaded(mine: Path, damage: str) -> None:
+    newest = {entry["file"] for entry in files_of(mine, 50).values()} | {"checkpoint-50.json"}
+    for file in sorted(mine.iterdir()):
+        content = file.read_bytes()
+        spoil(file, damage)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert read_checkpoint(mine)[1] == {"position": 45 if file.name in newest else 50}, file.name
+        file.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", ["torn", "flipped", "gone"])
+@pytest.mark.parametrize("steps", [45, 50])
+@pytest.mark.parametrize("name", ["expert.0", "expert.1", "state", "manifest"])
+def test_the_next_checkpoint_mends_what_is_damaged(mine: Path, name: str, steps: int, damage: str) -> None:
+    """After it there are two intact ones again: the damaged one is replaced by the one before it, or written again."""
+    spoil(mine / (f"checkpoint-{steps}.json" if name == "manifest" else files_of(mine, steps)[name]["file"]), damage)
+    Checkpoints(mine).write(snapshot(61), {"position": 61})
+    (mine / "checkpoint-61.json").unlink()
+    before = 45 if steps == 50 else 50
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read_checkpoint(mine)[1] == {"position": before}
+
+
+@pytest.mark.parametrize("damage", ["torn", "flipped", "gone"])
+def test_an_idle_expert_that_the_only_checkpoint_lost_is_written_again(mine: Path, damage: str) -> None:
+    (mine / "checkpoint-45.json").unlink()
+    spoil(mine / files_of(mine, 50)["expert.0"]["file"], damage)
+    Checkpoints(mine).write(snapshot(61), {"position": 61})
+    (mine / "checkpoint-61.json").unlink()
+    assert read_checkpoint(mine)[1] == {"position": 50}
+
+
+def test_nothing_of_others_is_touched(mine: Path) -> None:
+    others = [
+        "notes.txt",
+        "weights.safetensors",
+        "checkpoint-old.json",
+        "checkpoint-7.json",
+        ".vimrc.tmp",
+        "state.json",
+    ]
+    for name in others:
+        (mine / name).write_text('{"epoch": 7}')
+    Checkpoints(mine).write(snapshot(61), {"position": 61})
+    assert all((mine / name).read_text() == '{"epoch": 7}' for name in others)
+    forget_checkpoints(mine)
+    assert sorted(path.name for path in mine.iterdir()) == sorted([MARKER, *others])
+
+
+@pytest.mark.parametrize(
+    "name", ["checkpoint-7.json", "state-0123456789abcdef.safetensors", "expert-0-0123456789abcdef-copy.safetensors"]
+)
+def test_files_of_others_in_the_way_are_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text('{"epoch": 7}')
+    with pytest.raises(ValueError, match=f"{name} in the way, not written by hge for a run's checkpoints"):
+        Checkpoints(tmp_path).write(snapshot(3), {})
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_checkpoints_without_a_marker_are_recognised(mine: Path) -> None:
+    """As versions without markers left them; what they had half written is deleted, too."""
+    (mine / MARKER).unlink()
+    for name in (".state-0123456789abcdef.safetensors.tmp", ".checkpoint-61.json.4711.tmp"):
+        (mine / name).write_bytes(b"half")
+    Checkpoints(mine).write(snapshot(61), {"position": 61})
+    assert read_checkpoint(mine)[1] == {"position": 61}
+    assert [path.name for path in mine.glob(".*")] == [MARKER]
 
 
 @pytest.mark.parametrize("damage", ["torn", "flipped", "gone"])
 @pytest.mark.parametrize("which", ["checkpoint-50.json", "state"])
 def test_a_bad_one_is_told_and_the_one_before_is_used(mine: Path, which: str, damage: str) -> None:
-    named = json.loads((mine / "checkpoint-50.json").read_text())["body"]["files"]["state"]["file"]
-    file = mine / (named if which == "state" else which)
-    content = bytearray(file.read_bytes())
-    if damage == "torn":
-        file.write_bytes(content[: len(content) // 2])
-    elif damage == "flipped":
-        content[len(content) // 2] ^= 1
-        file.write_bytes(content)
-    else:
-        file.unlink()
+    spoil(mine / (files_of(mine, 50)["state"]["file"] if which == "state" else which), damage)
     if (which, damage) == ("checkpoint-50.json", "gone"):
         assert read_checkpoint(mine)[1] == {"position": 45}
         return
@@ -94,13 +189,13 @@ def test_a_write_that_was_cut_off_leaves_the_last_checkpoint(mine: Path, monkeyp
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match=r"No space left on device: '.*c/state-[0-9a-f]{16}\.safetensors'"):
         Checkpoints(mine).write(snapshot(61), {"position": 61})
     monkeypatch.undo()
     assert read_checkpoint(mine)[1] == {"position": 50}
     Checkpoints(mine).write(snapshot(61), {"position": 61})
     assert read_checkpoint(mine)[1] == {"position": 61}
-    assert not list(mine.glob(".*")), "what the cut-off write left is swept up"
+    assert [path.name for path in mine.glob(".*")] == [MARKER], "what the cut-off write left is swept up"
 
 
 @pytest.mark.parametrize(
@@ -186,7 +281,7 @@ def test_what_the_first_release_wrote_is_refused_with_the_reason(tmp_path: Path)
     """Manifests of 0.1.0 (schema 2); their tensors are left out, since the schema is looked at first."""
     written = tmp_path / "written"
     shutil.copytree(GOLDEN / "release-0.1.0", written)
-    told = "got schema 2, expected 5; another version wrote it"
+    told = "got schema 2, expected 6; another version wrote it"
     with pytest.warns(UserWarning, match=told), pytest.raises(ValueError, match=told):
         GatedExperts.load(written / "model")
     with pytest.warns(UserWarning, match=told), pytest.raises(ValueError, match=told):

@@ -18,7 +18,8 @@ from hge.bench.plain_training import Precision, ScoreName
 from hge.bench.population import PoolName
 from hge.bench.suite import PARTS, BenchOptions, bench, device_name
 from hge.cli.data import DataFolder
-from hge.experiments.run_files import commit, write_json
+from hge.core.files import write_json
+from hge.experiments.run_files import commit
 from hge.experts.optim import resolve_device
 
 app = typer.Typer(help="Measure speed and memory, in ratios within one run.", no_args_is_help=True)

@@ -20,8 +20,8 @@ from hge.experiments.build import check, check_resumable
 from hge.experiments.jobs.plan import run_name
 from hge.experiments.methods import METHODS
 from hge.experiments.recipes import RECIPES, build_config
-from hge.experiments.run_files import is_run_of, read_finished
-from hge.experiments.runner import CHECKPOINT_EVERY, CHECKPOINTS, run, settings_mismatch
+from hge.experiments.run_files import CHECKPOINTS, is_run_of, read_finished
+from hge.experiments.runner import CHECKPOINT_EVERY, run, settings_mismatch
 from hge.experiments.tree_comparison import organise
 from hge.experts.optim import resolve_device
 from hge.learning.checkpoint import has_checkpoint
@@ -102,8 +102,7 @@ def run_and_show(
 ) -> None:
     """Run with a progress bar and print the result; if stopped, say what is left and whether it can be resumed."""
     check(config)
-    if resume:
-        _check_resume(config, out)
+    finished = resume and _is_finished(config, out)
     try:
         with _progress(config) as show:
             if config.method == "organise":
@@ -122,20 +121,24 @@ def run_and_show(
         left = f"The events and the trace so far are in {out}{hint}." if out.is_dir() else "Nothing was written."
         console.print(f"Stopped. {left}", soft_wrap=True)
         raise
+    if finished:
+        console.print(f"The run in {out} is already finished; it is not repeated.", soft_wrap=True)
     console.print(_organise_table(config, result) if config.method == "organise" else _result_table(config, result))
     if result.get("dnf"):
         console.print("Did not finish: more than five experts within one task (runaway creation).")
     console.print(f"Report: {write_report(out)}", soft_wrap=True)
 
 
-def _check_resume(config: RunConfig, out: Path) -> None:
+def _is_finished(config: RunConfig, out: Path) -> bool:
+    """Return whether the run to resume is finished; say so if it has no checkpoint either."""
     check_resumable(config.method)
     if read_finished(out, config) is not None:
-        console.print(f"The run in {out} is already finished; it is not repeated.", soft_wrap=True)
-    elif not has_checkpoint(out / CHECKPOINTS):
+        return True
+    if not has_checkpoint(out / CHECKPOINTS):
         if not is_run_of(out, config):
             raise settings_mismatch(out)
         console.print(f"There is no checkpoint in {out}: the run starts from the beginning.", soft_wrap=True)
+    return False
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from hge.core.files import write_atomically
 from hge.experiments.run_files import read_result
 from hge.reporting.run_report import trees_of, write_trees
 from hge.reporting.tree_drawing import tree_dot, tree_text
@@ -24,5 +25,5 @@ def trees_command(
     for folder in folders:
         for name, drawn in trees_of(read_result(folder)).items():
             console.print(f"[bold]{folder.name}: {name}[/bold]\n{tree_text(drawn.tree)}", highlight=False)
-            (folder / f"tree-{name}.dot").write_text(tree_dot(drawn), encoding="utf-8")
+            write_atomically(folder / f"tree-{name}.dot", tree_dot(drawn))
     console.print(f"Page: {page}", soft_wrap=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 import torch
+from sklearn.base import clone
 
 from hge.core.config import LearnerConfig, OptimiserConfig, Precision, ScoreConfig, ScoreName
 from hge.core.events import Emit
@@ -46,7 +47,7 @@ def assemble(model: Any, x: FloatRows, capacity: int, keys: Keys, emit: Emit) ->
 def _pool(model: Any, spec: PoolSpec, keys: Keys, x: FloatRows) -> ExpertPool:
     device = torch.device(resolve_device(model.device))
     if model.expert is not None:
-        classifiers = ClassifierPool(spec, keys, model.expert)
+        classifiers = ClassifierPool(spec, keys, clone(model.expert))  # whose own parameters may change
         try_out(classifiers, x[: check_count("batch_size", model.batch_size)])
         return classifiers
     by_name = isinstance(model.net, str) and isinstance(model.autoencoder, str)

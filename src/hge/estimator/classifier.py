@@ -86,6 +86,8 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
     input_shape_: Shape
     _waiting: WaitingRows
     _outputs: dict[Any, int]
+    _fitted_with: dict[str, Any]
+    """The parameters of the learner; those of the estimator may have been changed since."""
 
     @learning_in_turn
     def fit(self, X: Rows, y: Rows) -> GatedExperts:
@@ -146,7 +148,11 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
 
     @in_turn
     def save(self, path: str | Path) -> None:
-        """Save the model to a folder, for `load`; the previously saved state is kept as well."""
+        """Save the model to a folder, for `load`; the previously saved state is kept as well.
+
+        The folder may hold other files, but none that `save` would have to replace. Parameters changed since the
+        model was fitted are kept for the next `fit`.
+        """
         self._check_started()
         save_model(self, Path(path))
 
@@ -168,6 +174,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
                     raise ValueError(f"{name}: got nothing, expected the {what} of the model in {path}")
             model = cls(**facts["parameters"] | changed)
             model._become(snapshot, facts)
+            model.set_params(**{name: value for name, value in facts["changed"].items() if name not in changed})
         except (KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
             raise CheckpointError(f"{path}: {error!r} is missing or of the wrong kind") from error
         return model
@@ -187,7 +194,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
         result = np.zeros((len(x), len(self.classes_)))
         if self.mixture:
             result[:, columns] = self._answerer.mixture(x, len(columns))
-        elif self.routing == "stream" and self.memory_rows and not self.joint:
+        elif self.routing == "stream" and self._answerer.weighs_all_experts:
             result[:, columns] = self._answerer.stream_probabilities(x, len(columns))
         else:
             routes = self._answerer.route(x, self.routing)
@@ -316,6 +323,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
     def _build(self, x: FloatRows, capacity: int, keys: Keys, events: RecentEvents) -> None:
         """Build an untrained learner for rows of this shape, and only then replace the old one."""
         learner = assemble(self, x, capacity, keys, events)
+        self._fitted_with = self.get_params(deep=False)
         self._learner, self._answerer, self._events = learner, Answerer(learner), events
         self._capacity, self.input_shape_, self._advice = capacity, x.shape[1:], Advice()
 

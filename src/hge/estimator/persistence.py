@@ -1,4 +1,8 @@
-"""Saving and loading of `GatedExperts`: parameters, labels, feature names and the learner's state."""
+"""Saving and loading of `GatedExperts`: parameters, labels, feature names and the learner's state.
+
+What is saved are the parameters that the model was fitted with. Those changed since are kept beside them, for the next
+`fit`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import numpy as np
 import torch
 
 from hge.core.types import Batch
-from hge.learning.checkpoint import CheckpointError, Checkpoints, read_checkpoint
+from hge.learning.checkpoint import SAVED_MODEL, CheckpointError, Checkpoints, read_checkpoint
 from hge.learning.state import Snapshot, take_snapshot
 
 LABEL_KINDS = "biufU"
@@ -24,9 +28,15 @@ def save_model(model: Any, folder: Path) -> None:
         labels = labels.astype(str)  # pandas stores strings as objects
     if labels.dtype.kind not in LABEL_KINDS:
         raise ValueError(f"labels: got {labels.dtype}, expected numbers or text to save them")
+    fitted, seed = model._fitted_with, model._learner.keys.seed
     facts = {
-        "parameters": _parameters(model),
-        "factories": [name for name, value in model.get_params(deep=False).items() if _is_object(name, value)],
+        "parameters": {n: _json_value(n, value, seed) for n, value in fitted.items() if not _is_object(n, value)},
+        "factories": [name for name, value in fitted.items() if _is_object(name, value)],
+        "changed": {
+            name: _json_value(name, value, seed)
+            for name, value in model.get_params(deep=False).items()
+            if value is not fitted[name]
+        },
         "classes": [labels.dtype.str, labels.tolist()],
         "outputs": list(model._outputs.items()),
         "closed": model._closed,
@@ -34,33 +44,30 @@ def save_model(model: Any, folder: Path) -> None:
         "input_shape": list(model.input_shape_),
         "features": model.n_features_in_,
         "feature_names": list(getattr(model, "feature_names_in_", ())),
-        "seed": model._learner.keys.seed,
+        "seed": seed,
         "skipped": model.batches_skipped_,
         "advice": asdict(model._advice),
     }
     snapshot = take_snapshot(model._learner)
     rows = model._waiting.rows
     waiting = {"waiting.x": rows.x.contiguous(), "waiting.y": rows.y.contiguous()}
-    Checkpoints(folder).write(Snapshot(snapshot.facts, snapshot.tensors | waiting, snapshot.experts), facts)
+    whole = Snapshot(snapshot.facts, snapshot.tensors | waiting, snapshot.experts)
+    Checkpoints(folder, SAVED_MODEL).write(whole, facts)
 
 
-def _parameters(model: Any) -> dict[str, Any]:
-    """Return the parameters as JSON values, without factories and classifiers, to be passed to `load` again."""
-    parameters = {}
-    for name, value in model.get_params(deep=False).items():
-        if _is_object(name, value):
-            continue
-        if isinstance(value, np.generic):
-            value = value.item()
-        elif isinstance(value, np.random.RandomState):
-            value = model._learner.keys.seed  # the seed drawn from it
-        if not isinstance(value, bool | int | float | str | None):
-            raise ValueError(f"{name}: got {value!r}, expected a number, a text or None to save it")
-        parameters[name] = value
-    return parameters
+def _json_value(name: str, value: Any, seed: int) -> bool | int | float | str | None:
+    """Return a parameter as a JSON value."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    elif isinstance(value, np.random.RandomState):
+        value = seed  # drawn from it
+    if not isinstance(value, bool | int | float | str | None):
+        raise ValueError(f"{name}: got {value!r}, expected a number, a text or None to save it")
+    return value
 
 
 def _is_object(name: str, value: Any) -> bool:
+    """Return whether a parameter is a factory or a classifier, to be passed to `load` again."""
     return callable(value) or (name == "expert" and value is not None)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hge.experiments.run_files import write_json
+from hge.core.files import read_json, write_json
 from hge.experiments.stream_advice import advise
 from hge.experiments.stream_evaluation import MethodResult, StreamPlan, segment_starts, sliding_accuracy
 from hge.experiments.stream_opponents import STREAM_METHODS
@@ -40,7 +39,7 @@ def clear_folder(folder: Path) -> None:
 def is_evaluation(folder: Path) -> bool:
     """Return whether the folder holds the result of an evaluation."""
     try:
-        return bool(json.loads((folder / RESULT).read_text(encoding="utf-8")).get("kind") == KIND)
+        return bool(read_json(folder / RESULT).get("kind") == KIND)
     except (OSError, ValueError, AttributeError):
         return False
 
@@ -49,7 +48,7 @@ def read_evaluation(folder: Path) -> dict[str, Any]:
     """Read the result of an evaluation."""
     if not is_evaluation(folder):
         raise ValueError(f"{folder}: no {RESULT} of an evaluation there; expected what `hge evaluate` wrote")
-    result: dict[str, Any] = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+    result: dict[str, Any] = read_json(folder / RESULT)
     return result
 
 

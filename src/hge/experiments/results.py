@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hge.core.files import SCHEMA, read_json
 from hge.data.catalogue import SCENARIOS
 from hge.experiments.methods import METHODS
 from hge.experiments.paper_tables import NOTES, ROUTE_SINGLE_SAMPLES, TITLES, Cell, paper_table
@@ -115,7 +116,7 @@ def read_results(folder: Path) -> list[Result]:
         if SUPERSEDED in path.relative_to(folder).parts:
             continue
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = read_json(path)
         except ValueError as error:
             raise ValueError(f"{path}: damaged, expected JSON ({error})") from None
         protocol = content.get("protocol") if isinstance(content, dict) else None
@@ -325,7 +326,7 @@ def as_latex(number: int, lines: Sequence[Line]) -> str:
 def as_json(number: int, lines: Sequence[Line]) -> str:
     """Format a table as JSON."""
     content = {"table": number, "title": TITLES[number], "lines": [asdict(x) for x in lines], "notes": notes(number)}
-    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps({"schema": SCHEMA, **content}, indent=2, ensure_ascii=False) + "\n"
 
 
 def _texts(line: Line) -> list[str]:

@@ -1,4 +1,7 @@
-"""Writing and reading of a run's files: config.json, events.jsonl, trace.csv, result.json."""
+"""Writing and reading of a run's files: config.json, events.jsonl, trace.csv, result.json; each JSON has its schema.
+
+`config.json` has the schema of the lines of `events.jsonl`, too.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import csv
 import json
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -20,35 +24,50 @@ import torch
 
 from hge.core.config import RunConfig
 from hge.core.events import Event
+from hge.core.files import read_json, sync_folder, write_json
+from hge.core.own_folder import FolderKind
 from hge.learning.online import Step
 
 EVENTS, TRACE = "events.jsonl", "trace.csv"
+CONFIG, RESULT, REPORT, CHECKPOINTS = "config.json", "result.json", "report.html", "checkpoints"
 TRACE_COLUMNS = ("step", "task", "expert", "loss", "bound", "set_aside", "queried")
 
 
+def _is_of_a_run(path: Path) -> bool:
+    """Return whether a file is beside the settings of a run."""
+    try:
+        return {"scenario", "method", "learner"} <= set(read_json(path.with_name(CONFIG)))
+    except (OSError, ValueError, TypeError, RecursionError):
+        return False
+
+
+FILES = re.compile("|".join(map(re.escape, (CONFIG, EVENTS, TRACE, RESULT, REPORT, CHECKPOINTS))))
+RUN = FolderKind("run", FILES, _is_of_a_run)
+
+
 class RunRecorder:
-    """Writes a run's files incrementally; what was written before a Ctrl-C is kept.
+    """Writes a run's files incrementally into a folder that is held; what was written before a Ctrl-C is kept.
 
     With `resume_at`, a return value of `position`, the files are truncated to that length and continued.
     """
 
     def __init__(self, folder: Path, config: RunConfig, resume_at: Mapping[str, int] | None = None) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         for name, length in (resume_at or {}).items():
             if (found := (folder / name).stat().st_size) < length:
                 raise ValueError(
                     f"{folder / name}: got {found} bytes, expected at least {length}; the file was truncated"
                 )
-        for stale in ("result.json", "report.html"):  # left from another run
+        for stale in (RESULT, REPORT):  # left from another run
             (folder / stale).unlink(missing_ok=True)
-        write_json(folder / "config.json", config.as_json())
+        write_json(folder / CONFIG, config.as_json())
         self._events, self._trace_file = (
             _open(folder / name, None if resume_at is None else resume_at[name]) for name in (EVENTS, TRACE)
         )
         self._trace = csv.writer(self._trace_file, lineterminator="\n")
         if resume_at is None:
             self._trace.writerow(TRACE_COLUMNS)
+        sync_folder(folder)  # a checkpoint will rely on these files
 
     def position(self) -> dict[str, int]:
         """Flush everything to disk; return the lengths of the files in bytes."""
@@ -84,7 +103,7 @@ class RunRecorder:
     def result(self, result: Mapping[str, Any]) -> None:
         """Write the result; its presence means that the run is finished and all other files are on disk."""
         self.position()
-        write_json(self.folder / "result.json", result)
+        write_json(self.folder / RESULT, result)
 
 
 def _open(path: Path, end: int | None) -> TextIO:
@@ -120,21 +139,21 @@ class RunRecord:
     @classmethod
     def read(cls, folder: Path) -> RunRecord:
         """Read a run's folder; an error names the file that is missing."""
-        for name in ("config.json", "events.jsonl", "trace.csv", "result.json"):
+        for name in (CONFIG, EVENTS, TRACE, RESULT):
             if not (folder / name).is_file():
                 raise ValueError(f"{folder}: no {name} found; expected the folder of a finished run")
         return cls(
-            _read(folder / "config.json", _read_json),
-            _read(folder / "events.jsonl", _read_events),
-            _read(folder / "trace.csv", _read_trace),
-            _read(folder / "result.json", _read_json),
+            _read(folder / CONFIG, _read_json),
+            _read(folder / EVENTS, _read_events),
+            _read(folder / TRACE, _read_trace),
+            _read(folder / RESULT, _read_json),
         )
 
 
 def read_finished(folder: Path, config: RunConfig) -> dict[str, Any] | None:
     """Return the result of a finished run with these settings in the folder; None if there is none."""
     try:
-        result = _read_json(folder / "result.json")
+        result = _read_json(folder / RESULT)
         return result if is_run_of(folder, config) else None
     except (OSError, ValueError):
         return None
@@ -142,20 +161,20 @@ def read_finished(folder: Path, config: RunConfig) -> dict[str, Any] | None:
 
 def delete_result(folder: Path) -> None:
     """Delete the result, so that the next run in the folder does not count as finished."""
-    (folder / "result.json").unlink(missing_ok=True)
+    (folder / RESULT).unlink(missing_ok=True)
 
 
 def is_run_of(folder: Path, config: RunConfig) -> bool:
     """Return whether the folder holds no run, or a run with these settings."""
-    file = folder / "config.json"
+    file = folder / CONFIG
     return not file.is_file() or bool(_read(file, _read_json) == config.as_json())
 
 
 def read_result(folder: Path) -> dict[str, Any]:
     """Read a run's result.json; raise an error if it is missing or damaged."""
-    if not (folder / "result.json").is_file():
+    if not (folder / RESULT).is_file():
         raise ValueError(f"{folder}: no result.json found; expected the folder of a finished run")
-    result: dict[str, Any] = _read(folder / "result.json", _read_json)
+    result: dict[str, Any] = _read(folder / RESULT, _read_json)
     return result
 
 
@@ -171,19 +190,6 @@ def environment() -> dict[str, Any]:
     }
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write indented JSON."""
-    write_atomically(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file atomically, so that readers never see a partial one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
-
-
 def _read(path: Path, reader: Callable[[Path], Any]) -> Any:
     try:
         return reader(path)
@@ -192,7 +198,7 @@ def _read(path: Path, reader: Callable[[Path], Any]) -> Any:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    value = json.loads(path.read_text(encoding="utf-8"))
+    value = read_json(path)
     if not isinstance(value, dict) or not value:
         raise ValueError("it contains no settings or figures")
     return value

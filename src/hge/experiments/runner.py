@@ -16,8 +16,10 @@ import torch
 
 from hge.core.config import RunConfig
 from hge.core.events import Event
+from hge.core.own_folder import hold
 from hge.core.randomness import Keys
 from hge.core.types import Batch
+from hge.data.fingerprint import fingerprint
 from hge.data.scenarios import Scenario
 from hge.experiments.batch_feed import Feed
 from hge.experiments.build import build_answers, build_learner, build_scenario, check, check_resumable
@@ -25,13 +27,12 @@ from hge.experiments.cost import ROWS, costs
 from hge.experiments.metrics import Ledger, evaluate
 from hge.experiments.prequential import Tracker
 from hge.experiments.recipes import changes
-from hge.experiments.run_files import RunRecorder, commit, environment, read_finished
+from hge.experiments.run_files import CHECKPOINTS, RUN, RunRecorder, commit, environment, read_finished
 from hge.experts.optim import deterministic_algorithms
 from hge.learning.checkpoint import Checkpoints, forget_checkpoints, has_checkpoint, read_checkpoint
 from hge.learning.online import OnlineLearner, Routing, Step
 from hge.learning.state import reading
 
-CHECKPOINTS = "checkpoints"
 CHECKPOINT_EVERY = 2_000
 """Number of batches between two checkpoints."""
 PROTOCOL_SETTINGS = (
@@ -61,22 +62,25 @@ def run(
     *,
     resume: bool = False,
     checkpoint_every: int = CHECKPOINT_EVERY,
+    patience: float = 0.0,
 ) -> dict[str, Any]:
     """Run `config` on the data sets in `data`, write its files to `folder`; return the content of result.json.
 
     A checkpoint is written to `folder`/checkpoints every `checkpoint_every` batches (0: never), and before an error of
     the stream or a Ctrl-C is raised. With `resume`, an interrupted run continues from its last checkpoint, with the
-    same outcome, and a finished run is not repeated. Failing to write a checkpoint is a warning; failing to write
-    events ends the run.
+    same outcome, and a finished run is not repeated; other data are an error. Failing to write a checkpoint is a
+    warning; failing to write events ends the run. A folder that another process writes to is waited for up to
+    `patience` seconds.
     """
     check(config)
     if resume:
         check_resumable(config.method)
-        if (finished := read_finished(folder, config)) is not None:
-            return finished
-    with deterministic_algorithms(config.deterministic):
+    with hold(folder, RUN, patience), deterministic_algorithms(config.deterministic):
         session = RunSession(config, folder, data, checkpoint_every)
         if resume:
+            if (finished := read_finished(folder, config)) is not None:
+                session.check_data(finished.get("data", session.data))  # results of 0.1.0 do not have it
+                return finished
             session.resume()
         else:
             session.delete_checkpoints()  # checkpoints of another run
@@ -108,6 +112,7 @@ class RunSession:
         self.folder = folder
         keys = Keys(config.seed)
         self.scenario = build_scenario(config, keys, data)
+        self.data = fingerprint(self.scenario)
         self.total = self.scenario.batches(config.batch_size, config.epochs)
         self.events: list[Event] = []
         self.learner = build_learner(config, self.scenario, keys, self.events.append, lambda: self.feed.current_task)
@@ -132,6 +137,7 @@ class RunSession:
         snapshot, extra = read_checkpoint(self.checkpoints.folder)
         if "config" not in extra or RunConfig.from_json(extra["config"]) != config:
             raise settings_mismatch(self.folder)
+        self.check_data(extra.get("data"))
         with reading(str(self.checkpoints.folder)):
             learner.restore(snapshot)
             self.skipped, self.files = extra["skipped"], extra["files"]
@@ -142,6 +148,12 @@ class RunSession:
             self.ledger = Ledger.from_json(extra["ledger"], [task for n, (task, _) in draws if n not in self.skipped])
             if self.tracker:
                 self.tracker.load_json(extra["tracked"])
+
+    def check_data(self, expected: object) -> None:
+        """Raise an error if the data are not those of the run in the folder, given by their fingerprint."""
+        if expected != self.data:
+            message = f"resume: got other data than those of the run in {self.folder}, expected the same (--data)"
+            raise ValueError(f"{message}; delete the folder to start from the beginning")
 
     def delete_checkpoints(self) -> None:
         """Delete the checkpoints."""
@@ -181,7 +193,7 @@ class RunSession:
         """Test the learner; return the metrics."""
         tracked = {"tracked": self.tracker.as_json()} if self.tracker else {}
         figures = _figures(self.config, self.scenario, self.learner, self.ledger)
-        return figures | {"batches_skipped": len(self.skipped)} | tracked
+        return figures | {"data": self.data, "batches_skipped": len(self.skipped)} | tracked
 
     def _feed(self) -> Feed:
         config, scenario, learned = self.config, self.scenario, self.learner.steps
@@ -222,6 +234,7 @@ class RunSession:
         """Write a checkpoint. If that fails, e.g. on a full disk, warn, keep the previous one and continue."""
         extra = {
             "config": self.config.as_json(),
+            "data": self.data,
             "ledger": self.ledger.as_json(),
             "skipped": self.skipped,
             "files": recorder.position(),
@@ -233,7 +246,7 @@ class RunSession:
         try:
             self.checkpoints.write(self.learner.snapshot(), extra)
         except OSError as error:
-            message = f"checkpoint at batch {feed.position}: {error.strerror}"
+            message = f"checkpoint at batch {feed.position}: {error.filename}: {error.strerror}"
             warnings.warn(f"{message}; the run continues, and the previous checkpoint is kept", stacklevel=5)
 
     def _check_end(self, feed: Feed) -> None:

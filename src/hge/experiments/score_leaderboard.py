@@ -17,13 +17,14 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from hge.core.config import RunConfig, ScoreConfig
+from hge.core.files import write_json
 from hge.core.randomness import Keys
 from hge.core.types import as_float
 from hge.data.holdout import validation_scenario
 from hge.data.scenarios import Scenario
 from hge.experiments.build import build_pool, build_scenario, build_spec, check
 from hge.experiments.novelty_roc import unknown_task_roc
-from hge.experiments.run_files import commit, write_json
+from hge.experiments.run_files import commit
 from hge.experiments.runner import protocol
 from hge.experiments.separate_experts import SeparateExperts
 from hge.experts.joint.calibration import Calibration

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hge.core.files import read_json
 from hge.experiments.results import spread
 
 KIND = "stream benchmark"
@@ -63,7 +63,7 @@ def read_stream_results(folder: Path, order: Sequence[str]) -> list[StreamResult
     """Read the results of all streams in a folder that have `GatedExperts` and another method, in a given order."""
     runs: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(folder.glob("*-seed*.json")):
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
         if content.get("kind") == KIND:
             if content["protocol"]["commit"].endswith("+") or content["protocol"]["commit"] == "unknown":
                 raise ValueError(

@@ -13,10 +13,12 @@ import numpy as np
 import torch
 
 from hge.core.config import RunConfig
+from hge.core.own_folder import hold
 from hge.core.randomness import Keys
+from hge.data.fingerprint import fingerprint
 from hge.data.scenarios import Scenario
 from hge.experiments.build import build_pool, build_scenario, check
-from hge.experiments.run_files import RunRecorder, commit
+from hge.experiments.run_files import RUN, RunRecorder, commit
 from hge.experiments.runner import protocol
 from hge.experiments.separate_experts import SeparateExperts
 from hge.experts.optim import deterministic_algorithms
@@ -45,6 +47,8 @@ def organise(
     on_progress: OnProgress = lambda done, total, phase: None,
     data: Path | None = None,
     orders: int = ORDERS,
+    *,
+    patience: float = 0.0,
 ) -> dict[str, Any]:
     """Train separately, organise as GE, HGE, Upper and by shortlists; return the content of result.json."""
     check(config)
@@ -59,7 +63,11 @@ def organise(
     scores_only = replace(config, net="mlp", augment=False, learner=learner)
     pool = build_pool(scores_only, scenario, keys)
     experts = SeparateExperts(config.learner, scenario, pool, keys)
-    with deterministic_algorithms(config.deterministic), RunRecorder(folder, config) as recorder:
+    with (
+        hold(folder, RUN, patience),
+        deterministic_algorithms(config.deterministic),
+        RunRecorder(folder, config) as recorder,
+    ):
         trained = scenario.batches(config.batch_size, config.epochs)
         total = trained + _to_score(scenario, config)
         for step, _, _ in experts.train(config.batch_size, config.epochs):
@@ -89,6 +97,7 @@ def organise(
             },
             "domains": [task.domain for task in scenario.tasks],
             "tasks": [task.name for task in scenario.tasks],
+            "data": fingerprint(scenario),
             "protocol": protocol(config) | {"commit": code},
         }
         recorder.result(result)

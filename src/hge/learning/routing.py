@@ -77,6 +77,11 @@ class Answerer:
                 )
         return result
 
+    @property
+    def weighs_all_experts(self) -> bool:
+        """Whether `stream_probabilities` is available: there is a memory, and no joint score."""
+        return self.learner.memory is not None and self.learner.calibration is None
+
     def stream_probabilities(self, x: Tensor, outputs: int) -> FloatArray:
         """Return [rows, outputs]: class probabilities of all experts, weighted by the belief in each."""
         memory, belief, device = self.learner.memory, self._belief(x), self.learner.pool.device

@@ -7,8 +7,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from hge.core.files import write_atomically
 from hge.experiments.evaluation_files import REPORT, read_evaluation
-from hge.experiments.run_files import write_atomically
 from hge.reporting.figures.evaluation import accuracy_over_time, retention_figure
 from hge.reporting.run_report import render
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from hge.core.files import read_json, write_atomically
 from hge.data.catalogue import SCENARIOS
 from hge.experiments.paper_tables import TITLES
 from hge.experiments.prequential import average_incremental_accuracy, forgetting, has_tracked_accuracy
@@ -84,7 +84,7 @@ def write_overview(folder: Path) -> Path:
         survival=_robustness(folder / "torture.json"),
     )
     path = folder / "report.html"
-    path.write_text(html, encoding="utf-8")
+    write_atomically(path, html)
     return path
 
 
@@ -194,7 +194,7 @@ def _gates(folder: Path) -> list[dict[str, Any]]:
 
 def _documents(folder: Path) -> list[dict[str, Any]]:
     """Return the documents in a folder's JSON files; lists, which hge does not write, are skipped."""
-    found = (json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json")))
+    found = (read_json(path) for path in sorted(folder.glob("*.json")))
     return [document for document in found if isinstance(document, dict)]
 
 
@@ -234,7 +234,7 @@ def _robustness(path: Path) -> dict[str, Any] | None:
     """
     if not path.is_file():
         return None
-    found = json.loads(path.read_text(encoding="utf-8"))
+    found = read_json(path)
     rows = [_robustness_row(part, found[part]) for part in SURVIVAL if part in found]
     return {"rows": rows, "memory": Markup(soak_figure(found["soak"]["curve"])) if "soak" in found else None}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from hge.core.files import read_json, write_atomically
 from hge.experiments.prequential import has_tracked_accuracy
 from hge.experiments.run_files import RunRecord, read_result
 from hge.gating.tree import Tree
@@ -34,19 +34,19 @@ def write_report(folder: Path) -> Path:
     result = read_result(folder)
     html = _organise_page(result) if "organisation" in result else _run_page(RunRecord.read(folder))
     path = folder / "report.html"
-    path.write_text(html, encoding="utf-8")
+    write_atomically(path, html)
     return path
 
 
 def write_gates(folder: Path) -> Path:
     """Write report.html and gates.svg beside the leaderboard of scores in gates.json."""
-    result = json.loads((folder / GATES).read_text(encoding="utf-8"))
+    result = read_json(folder / GATES)
     plot, unknown = gates_figure(result), result["unknown"]
-    (folder / "gates.svg").write_text(plot, encoding="utf-8")
+    write_atomically(folder / "gates.svg", plot)
     sizes = [str(size) for size in result["groups"] if str(size) in result["scores"][0]["gate_accuracy"]]
     roc = Markup(roc_figure(unknown)) if unknown else ""
     path = folder / "report.html"
-    path.write_text(render("gates.html.j2", **result, sizes=sizes, plot=Markup(plot), roc=roc), encoding="utf-8")
+    write_atomically(path, render("gates.html.j2", **result, sizes=sizes, plot=Markup(plot), roc=roc))
     return path
 
 
@@ -57,8 +57,7 @@ def write_trees(folders: Sequence[Path], path: Path) -> Path:
         for folder in folders
         for name, drawn in trees_of(read_result(folder)).items()
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render("trees.html.j2", trees=trees), encoding="utf-8")
+    write_atomically(path, render("trees.html.j2", trees=trees))
     return path
 
 

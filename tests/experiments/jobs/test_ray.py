@@ -16,7 +16,8 @@ from hge.experiments.jobs.plan import build_jobs
 from hge.experiments.jobs.ray import RayExecutor
 from hge.experiments.jobs.scheduler import SUBFOLDER, reproduce
 from hge.experiments.jobs.worker import Outcome, Workspace, read_progress
-from hge.experiments.runner import CHECKPOINTS, run
+from hge.experiments.run_files import CHECKPOINTS
+from hge.experiments.runner import run
 
 ray = pytest.importorskip("ray")
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from hge.core.files import write_json
 from hge.experiments.jobs.plan import Job
 from hge.experiments.jobs.worker import Outcome
-from hge.experiments.run_files import write_json
 
 POLL_SECONDS = 0.25
 SUBFOLDER = "reproduced"

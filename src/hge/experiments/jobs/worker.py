@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from hge.core.files import write_atomically
 from hge.experiments.jobs.plan import Job
 from hge.experiments.methods import METHODS
-from hge.experiments.run_files import commit, delete_result, read_finished, write_atomically
+from hge.experiments.run_files import commit, delete_result, read_finished
 from hge.experiments.runner import CHECKPOINT_EVERY, run
 from hge.experiments.tree_comparison import organise
 
 PROGRESS, ATTEMPT, ERROR = "progress.json", "attempt.txt", "error.txt"
 PROGRESS_INTERVAL = 0.5
 """Minimum seconds between two updates of the progress file."""
+PATIENCE = 60.0
+"""Seconds that an older attempt has to notice a newer one and to let go of the folder."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ def _run(job: Job, workspace: Workspace, report: _ProgressWriter) -> dict[str, A
             if phase != "orders":  # the search for Upper is short compared with training and scoring
                 report(done, total)
 
-        return organise(job.config, folder, report_batches, workspace.data)
+        return organise(job.config, folder, report_batches, workspace.data, patience=PATIENCE)
     return run(
         job.config,
         folder,
@@ -125,4 +128,5 @@ def _run(job: Job, workspace: Workspace, report: _ProgressWriter) -> dict[str, A
         workspace.data,
         resume=METHODS[job.config.method].learns_a_stream,
         checkpoint_every=workspace.checkpoint_every,
+        patience=PATIENCE,
     )

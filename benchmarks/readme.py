@@ -17,7 +17,7 @@ import numpy as np
 from hge.data.named_streams import STREAMS
 from hge.experiments.paper_tables import paper_table as paper_cells
 from hge.experiments.recipes import PAPER
-from hge.experiments.results import NOT_COMPARABLE, Line, build_table, precision_of, read_results, spread
+from hge.experiments.results import Line, build_table, precision_of, read_results, spread
 from hge.experiments.stream_tables import (
     StreamResults,
     comparison_table,
@@ -26,6 +26,7 @@ from hge.experiments.stream_tables import (
     outcome_table,
     read_stream_results,
 )
+from hge.experiments.verdicts import NOT_COMPARABLE
 
 ROOT = Path(__file__).parent.parent
 DIGITS = ("split-digits", "permuted-digits", "recurring-digits")
@@ -305,14 +306,15 @@ def unknown_table() -> str:
 def paper_table() -> str:
     """Accuracy of all runs beside that of the paper's Tables 4 and 5."""
     lines = [
-        "| scenario | method | paper | ours | ours, single samples | verdict | recipe | epochs | precision | seeds |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| scenario | method | paper | ours, batches of 128 | ours, single samples | verdict | recipe | epochs "
+        "| precision | seeds | rows kept |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     found = read_results(ROOT / "results")
     for line in (line for number in (4, 5) for line in build_table(number, found)):
         if line.figure == "accuracy" and line.seeds:
             figures = (line.paper, line.ours, line.single_samples, line.shown_verdict)
-            protocol = (line.recipe, line.epochs, line.precision, str(line.seeds))
+            protocol = (line.recipe, line.epochs, line.precision, str(line.seeds), line.rows_kept or "–")
             lines.append(f"| {line.scenario} | {line.method} | {' | '.join((*figures, *protocol))} |")
     return "\n".join(lines)
 

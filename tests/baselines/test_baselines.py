@@ -131,6 +131,7 @@ def test_the_selector_is_shown_all_of_each_share_and_no_more(experts: int, share
     learner.build_selector = lambda n: Selector()  # type: ignore[assignment, return-value]
     learner.end_stream()
     assert shown == dict.fromkeys(range(experts), share * SMALL.selector_epochs)
+    assert learner.rows_kept == experts * share
 
 
 def test_tame_is_never_told_a_task() -> None:
@@ -225,6 +226,9 @@ def test_runs_leave_what_other_methods_leave(tmp_path: Path) -> None:
         figures = results[method]
         assert (figures["experts"], figures["switches_missed"], figures["switches_false"]) == (5, 0, 0)
         assert figures["accuracy_batch"] >= 98
+    # Ten batches of 32 for each of five experts, and 19 in R; some are the small last ones of an epoch.
+    assert 0.9 * (5 * 320 + 19 * 32) <= results["ge"]["rows_kept"] <= 5 * 320 + 19 * 32
+    assert results["separate"]["rows_kept"] == 0 < results["tame"]["rows_kept"] <= 5000
     assert results["separate"]["gate_accuracy_sample"] == 100
     assert results["separate"]["accuracy_sample"] == results["separate"]["accuracy_batch"]
     assert results["tame"]["accuracy_sample"] <= results["separate"]["accuracy_sample"]

@@ -21,10 +21,10 @@ from hge.experiments.results import (
     as_latex,
     as_markdown,
     build_table,
-    judge,
     notes,
     read_results,
 )
+from hge.experiments.verdicts import judge
 
 WHOLE = dict.fromkeys(REQUIRED_FIGURES, 0)
 """What a file must have to be read."""
@@ -54,6 +54,15 @@ def test_mean_and_deviation_over_seeds() -> None:
     assert (line.paper, line.ours, line.single_samples) == ("99.54 ± 0.09", "99.50 ± 0.71", "90.00 ± 0.00")
     assert (line.verdict, line.recipe, line.routing) == ("reproduced", "paper", "batches of 128")
     assert (line.epochs, line.seeds) == ("40 of 40", 2)
+
+
+def test_rows_kept_are_shown_where_every_run_says_them() -> None:
+    runs = [result("smnist", "ge", seed=s, rows_kept=6400 + s, **accuracies(99.5, 90.0)) for s in (0, 2)]
+    [line] = lines(4, runs, "smnist", "GE", "accuracy")
+    assert line.rows_kept == "6401"
+    del runs[0]["rows_kept"]
+    [line] = lines(4, runs, "smnist", "GE", "accuracy")
+    assert line.rows_kept == ""
 
 
 def test_recipes_stand_apart_and_only_the_longest_runs_count() -> None:
@@ -90,9 +99,10 @@ def test_short_runs_are_marked_where_a_person_looks() -> None:
     assert set(told) == {"reproduced", "worse"}, "programs are told the epochs apart"
 
 
-def test_tame_is_compared_by_single_samples() -> None:
+def test_both_routings_are_shown_and_tame_is_compared_by_single_samples() -> None:
     [line] = lines(4, [result("smnist", "tame", **accuracies(99.9, 97.0))], "smnist", "TAME", "accuracy")
-    assert (line.ours, line.routing, line.verdict) == ("97.00", "single samples", "worse")
+    assert (line.ours, line.single_samples, line.routing) == ("99.90", "97.00", "single samples")
+    assert line.verdict == "worse"
 
 
 def test_switches_are_per_task_and_dnf_is_dnf() -> None:
@@ -123,10 +133,12 @@ def test_organisation_and_its_statistics() -> None:
 @pytest.mark.parametrize(
     ("cell", "mean", "verdict"),
     [
-        (Cell("cif10", "GE", "accuracy", 89.06, 4.05), 93.2, "better"),
+        (Cell("cif10", "GE", "accuracy", 89.06, 4.05), 93.2, "unclear"),  # one run, and the paper's are scattered
+        (Cell("cif10", "GE", "accuracy", 89.06, 4.05), 99.0, "unclear"),
+        (Cell("cif10", "GE", "accuracy", 89.06, 1.05), 93.2, "better"),
         (Cell("cif10", "GE", "accuracy", 89.06, 4.05), 85.1, "reproduced"),
         (Cell("pmnist", "Separate", "accuracy", 97.9, 0.0), 98.3, "reproduced"),  # half a point is as good as
-        (Cell("pmnist", "HGE", "experts_queried", 8.75, 0.97), 6.5, "better"),  # fewer is better
+        (Cell("pmnist", "HGE", "experts_queried", 8.75, 0.37), 6.5, "better"),  # fewer is better
         (Cell("pmnist", "GE", "false", 0.0, None), 0.02, "worse"),
         (Cell("pmnist", "GE", "experts_queried", 20, None), 19.0, "differs"),  # an expert is lost
         (Cell("pmnist", "GE", "experts_queried", 20, None), 21.0, "worse"),
@@ -139,14 +151,24 @@ def test_organisation_and_its_statistics() -> None:
         (Cell("imgnet-20", "GE", "accuracy", 49.26, 3.17), 49.3, "not comparable"),
     ],
 )
-def test_verdicts(cell: Cell, mean: float | None, verdict: str) -> None:
-    assert judge(cell, mean) == verdict
+def test_verdicts_on_a_single_run(cell: Cell, mean: float | None, verdict: str) -> None:
+    assert judge(cell, None if mean is None else [mean]) == verdict
+
+
+def test_verdicts_on_several_runs_need_a_difference_beyond_both_spreads() -> None:
+    cell = Cell("cif10", "HGE", "accuracy", 87.08, 9.1)
+    assert judge(cell, [77.0, 78.0]) == "unclear", "by chance, given how the paper's runs are scattered"
+    assert judge(cell, [67.0, 68.0]) == "worse"
+    assert judge(cell, [99.0, 30.0]) == "unclear", "by chance, given how ours are scattered"
+    exact = Cell("smnist", "TAME", "accuracy", 98.63, None)
+    assert judge(exact, [93.0, 94.0, 93.5]) == "worse"
+    assert judge(exact, [99.9, 93.0]) == "unclear"
 
 
 def test_asking_fewer_experts_is_no_merit_if_some_cannot_be_asked() -> None:
     cell = Cell("cif10", "HGE", "experts_queried", 4.1, 0.3)
-    assert judge(cell, 3.0) == "better"
-    assert judge(cell, 3.0, missing=0.5) == "differs"
+    assert judge(cell, [3.0]) == "better"
+    assert judge(cell, [3.0], missing=0.5) == "differs"
     for missing in ("experts_unpromoted", "switches_missed"):
         run = result("smnist", "hge", **accuracies(1.0, 1.0), **{missing: 4})
         [line] = lines(4, [run], "smnist", "HGE", "experts_queried")
@@ -190,7 +212,7 @@ def test_formats() -> None:
     assert r"smnist & GE & gate accuracy & 100 $\pm$ 0 & 99.50" in latex
     rows = [line for line in latex.splitlines() if line.endswith(r"\\")]
     assert len(rows) == len(table) + 1
-    assert {line.count("&") for line in rows} == {12}
+    assert {line.count("&") for line in rows} == {13}
     assert len(json.loads(as_json(4, table))["lines"]) == len(table)
 
 

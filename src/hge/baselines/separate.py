@@ -55,6 +55,11 @@ class Separate:
         self.evaluations = Counter[str]()
         self._new_expert()
 
+    @property
+    def rows_kept(self) -> int:
+        """No rows are kept."""
+        return 0
+
     def learn_all(self, batches: Iterable[Batch]) -> Iterator[Step]:
         """Learn the batches in order, each with the expert of its task."""
         return self.learn_with_tasks((self.current_task(), batch) for batch in batches)

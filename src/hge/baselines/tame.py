@@ -124,6 +124,11 @@ class Tame:
         self.selector: ExpertPool | None = None
         self.active = self._new_expert()
 
+    @property
+    def rows_kept(self) -> int:
+        """Number of rows in the buffers, as far as the selector is trained on them."""
+        return sum(min(expert.buffer.rows, self._share) for expert in self.experts)
+
     def learn(self, batch: Batch) -> Step:
         """Learn one batch of the stream and return the outcome."""
         batch = batch.to(self.pool.device)

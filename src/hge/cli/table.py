@@ -15,7 +15,7 @@ from hge.experiments.paper_tables import TITLES
 from hge.experiments.results import FORMATS, Line, build_table, notes, read_results
 
 TEXT = "text"
-COLOURS = {"reproduced": "green", "better": "bold green", "worse": "red", "differs": "yellow"}
+COLOURS = {"reproduced": "green", "better": "bold green", "worse": "red", "differs": "yellow", "unclear": "yellow"}
 
 
 def table_command(
@@ -48,7 +48,7 @@ def _print(number: int, lines: Sequence[Line], console: Console) -> None:
     """Show a table that fits a terminal: a section per scenario and figure, the protocols as numbered notes."""
     title = f"Table {number}. {TITLES[number]}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
-    for name in ("", "paper", "ours", *(["ours, alone"] if number >= 4 else []), "verdict", "note"):
+    for name in ("", "paper", *(["batches", "alone"] if number >= 4 else ["ours"]), "verdict", "note"):
         table.add_column(name, no_wrap=True)
     protocols = list(dict.fromkeys(_protocol(line) for line in lines if line.seeds))
     for titles, own in _sections(number, lines).items():
@@ -63,7 +63,7 @@ def _print(number: int, lines: Sequence[Line], console: Console) -> None:
             table.add_row(name, line.paper, *ours, verdict, note)
     console.print(table)
     if number >= 4:
-        console.print("Alone: every sample is routed by itself.")
+        console.print("Batches, alone: ours, routed in batches of one task, and every sample by itself.")
     if any(line.is_short for line in lines):
         console.print("*: short, after fewer epochs than the paper's.")
     for place, protocol in enumerate(protocols, start=1):
@@ -88,8 +88,10 @@ def _protocol(line: Line) -> str:
         f"{line.epochs} epochs",
         line.precision,
         f"{line.seeds} seed{'s' if line.seeds > 1 else ''}",
-        line.routing,
+        f"the paper's in {line.routing}" if line.routing else "",
     ]
     if line.unpromoted not in ("", "0"):
         parts.append(f"{line.unpromoted} unpromoted")
+    if line.rows_kept:
+        parts.append(f"{line.rows_kept} rows kept")
     return ", ".join(filter(None, parts))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -16,24 +16,10 @@ from hge.data.catalogue import SCENARIOS
 from hge.experiments.methods import METHODS
 from hge.experiments.paper_tables import NOTES, ROUTE_SINGLE_SAMPLES, TITLES, Cell, paper_table
 from hge.experiments.recipes import PAPER, RECIPES, build_config
+from hge.experiments.verdicts import RULE, Verdict, judge
 
-Verdict = Literal["reproduced", "better", "worse", "differs", "not comparable", "not run", "quoted"]
-
-NOT_COMPARABLE = frozenset({"mnist-kmnist", "imgnet-10", "imgnet-20", "cif-imgnet"})
-"""Scenarios whose data differ from the paper's (docs/protocol.md)."""
 OURS = {"GE": "ge", "GE w/o review": "ge-no-review", "HGE": "hge", "TAME": "tame", "Separate": "separate"}
 """The paper's name of a method -> ours; other rows of Table 4 are quoted."""
-PERCENTAGES = ("accuracy", "gate_accuracy")
-MIN_HALF_WIDTH, ROUNDING = 0.5, 0.005
-"""Minimum half-width of an interval: for means and medians of percentages; for all else (rounding in print)."""
-RULE = (
-    "Reproduced: our mean lies within the paper's mean ± its standard deviation (means and medians of percentages: "
-    "± 0.5 points at the least); where the paper has DNF, more than half of our runs did not finish either. Where it "
-    "has a number, a single run of ours that did not finish is worse. Differs: neither better nor worse, as spreads, "
-    "baselines that finish here but not in the paper, and fewer experts queried because some are missing or were "
-    "never promoted. Short: after fewer epochs than the paper's. Not comparable: other data than the paper's. Quoted: "
-    "the paper has it from elsewhere, and it is not implemented here."
-)
 REQUIRED_PROTOCOL = {
     *("scenario", "method", "recipe", "score", "tasks"),
     *("epochs", "seed", "batch_size", "test_batch_size"),
@@ -59,18 +45,21 @@ class Line:
     figure: str
     paper: str
     ours: str
-    """With the paper's routing."""
+    """In batches, as far as rows are routed."""
     single_samples: str
     """The same figure with every sample routed by itself."""
     verdict: Verdict
     recipe: str
     routing: str
+    """Routing of the paper's figure, by which the verdict is."""
     epochs: str
     """Number of our epochs " of " the paper's."""
     precision: str
     seeds: int
     unpromoted: str = ""
     """Mean number of experts per run that were never promoted."""
+    rows_kept: str = ""
+    """Mean number of rows of the stream in memory at its end."""
 
     @property
     def is_short(self) -> bool:
@@ -93,11 +82,12 @@ HEADINGS = (
     "ours, single samples",
     "verdict",
     "recipe",
-    "routing",
+    "paper's routing",
     "epochs",
     "precision",
     "seeds",
     "unpromoted",
+    "rows kept",
 )
 
 
@@ -178,33 +168,6 @@ def _best_of_the_paper() -> str:
     return ", ".join(f"{scenario} {cell.mean:g} ({cell.method})" for scenario, cell in best.items())
 
 
-def judge(cell: Cell, mean: float | None, failed: float = 1.0, missing: float = 0.0) -> Verdict:
-    """Compare our mean with the paper's interval; None means DNF, in the share `failed` of our runs.
-
-    `missing` is the mean number of experts never created or never promoted, which cannot be queried.
-
-    >>> ge = Cell("smnist", "GE", "accuracy", mean=99.54, std=0.09)
-    >>> judge(ge, 99.1), judge(ge, 98.0), judge(ge, None)
-    ('reproduced', 'worse', 'worse')
-    """
-    if cell.scenario in NOT_COMPARABLE:
-        return "not comparable"
-    if cell.mean is None:  # a baseline that did not finish; finishing is not a reproduction
-        return "reproduced" if mean is None and failed > 0.5 else "differs"
-    if mean is None:
-        return "worse"
-    figure, _, statistic = cell.figure.partition(".")
-    is_average = statistic in ("", "mean", "median")
-    least = MIN_HALF_WIDTH if is_average and figure in PERCENTAGES else ROUNDING
-    if abs(mean - cell.mean) <= max(cell.std or 0.0, least) + 1e-9:
-        return "reproduced"
-    if not is_average:
-        return "differs"  # a correlation or a spread is neither good nor bad
-    if figure == "experts_queried" and mean < cell.mean and (cell.method == "GE" or missing):
-        return "differs"  # GE queries all its experts, so one of them is missing
-    return "better" if (mean > cell.mean) == (figure in PERCENTAGES) else "worse"
-
-
 def spread(values: Sequence[float]) -> str:
     """Format mean ± sample standard deviation, as in the paper; a single value has none.
 
@@ -243,29 +206,28 @@ def precision_of(protocol: dict[str, Any]) -> str:
 
 
 def _line(cell: Cell, number: int, runs: Sequence[Result]) -> Line:
-    protocol = runs[0]["protocol"]
+    protocol, routed = runs[0]["protocol"], number >= 4
+    values = {routing: _values(_reader(cell, number, routing), runs) for routing in ("batch", "sample")}
     single = cell.method in ROUTE_SINGLE_SAMPLES
-    routings: tuple[str, ...] = ("sample", "sample") if single else ("batch", "sample")
-    (mean, shown), (_, alone) = (_mean(_reader(cell, number, routing), runs) for routing in routings)
-    routed = number >= 4
-    failed = float(np.mean([bool(run.get("dnf")) for run in runs]))
-    unpromoted, missed = (
-        float(np.mean([run.get(name, 0) for run in runs])) for name in ("experts_unpromoted", "switches_missed")
+    unpromoted, missed, failed = (
+        float(np.mean([run.get(name, 0) for run in runs])) for name in ("experts_unpromoted", "switches_missed", "dnf")
     )
+    kept = [run["rows_kept"] for run in runs if "rows_kept" in run]
     return Line(
         cell.scenario,
         cell.method,
         cell.figure,
         str(cell),
-        shown,
-        alone if routed else "",
-        judge(cell, mean, failed, unpromoted + missed),
+        _shown(values["batch"], runs),
+        _shown(values["sample"], runs) if routed else "",
+        judge(cell, values["sample" if single else "batch"], failed, unpromoted + missed),
         protocol["recipe"],
         "" if number == 1 else "single samples" if single else f"batches of {protocol['test_batch_size']}",
         f"{protocol['epochs']} of {PAPER[cell.scenario].epochs}",
         precision_of(protocol),
         len(runs),
         "" if number in (2, 3) else f"{unpromoted:g}",
+        f"{np.mean(kept):g}" if len(kept) == len(runs) else "",
     )
 
 
@@ -282,13 +244,14 @@ def _reader(cell: Cell, number: int, routing: str) -> Callable[[Result], float]:
     return lambda result: float(result[f"{figure}_{routing}"])
 
 
-def _mean(read: Callable[[Result], float], runs: Sequence[Result]) -> tuple[float | None, str]:
-    """Return the mean over the seeds, None if any run did not finish; and a text with the deviation."""
-    failed = sum(bool(run.get("dnf")) for run in runs)
-    if failed:
-        return None, f"DNF ({failed} of {len(runs)})"
-    values = [read(run) for run in runs]
-    return float(np.mean(values)), spread(values)
+def _values(read: Callable[[Result], float], runs: Sequence[Result]) -> list[float] | None:
+    """Return a figure of each run; None if any of them did not finish."""
+    return None if any(run.get("dnf") for run in runs) else [read(run) for run in runs]
+
+
+def _shown(values: Sequence[float] | None, runs: Sequence[Result]) -> str:
+    """Format the figures of all seeds."""
+    return f"DNF ({sum(bool(run.get('dnf')) for run in runs)} of {len(runs)})" if values is None else spread(values)
 
 
 def _empty_line(cell: Cell, verdict: Verdict) -> Line:

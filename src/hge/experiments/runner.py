@@ -303,6 +303,7 @@ def _figures(config: RunConfig, scenario: Scenario, learner: OnlineLearner, ledg
         **{f"gate_accuracy_{r}": round(f.gate_accuracy, 3) for r, f in figures.items()},
         "experts": len(learner.experts),
         "experts_unpromoted": len(learner.newcomers),
+        "rows_kept": learner.rows_kept,
         **{f"experts_queried_{r}": round(f.experts_queried, 3) for r, f in figures.items()},
         "switches_found": switches.found,
         "switches_missed": switches.missed,

@@ -58,12 +58,8 @@ class GatedExpertsMethod:
 
     @property
     def rows_kept(self) -> int:
-        """Rows in memory: of the companions, of the replay, and those set aside; a row may be in several of them."""
-        learner = self.model.learner_
-        kept = [one.batch for expert in learner.experts for one in expert.replay.kept]
-        kept += [entry.batch for entry in learner.recent]
-        companions = learner.memory.companions.values() if learner.memory is not None else ()
-        return sum(len(batch.y) for batch in kept) + sum(len(own.nearest) for own in companions)
+        """Rows in memory."""
+        return self.model.learner_.rows_kept
 
     def _record(self) -> None:
         new = list(takewhile(lambda event: event is not self._last_event, reversed(self.model.events_)))[::-1]

@@ -35,6 +35,11 @@ class Replay:
     kept: list[ReplayBatch] = field(default_factory=list)
     seen: int = 0
 
+    @property
+    def rows(self) -> int:
+        """Number of rows in the buffer."""
+        return sum(len(old.batch) for old in self.kept)
+
     def add(self, batch: ReplayBatch, random_integer: int) -> None:
         """Add or discard a batch, depending on the random integer (Vitter's algorithm R)."""
         self.seen += 1

@@ -75,6 +75,12 @@ class Learner:
         """E_new, the experts on probation."""
         return self.organisation.newcomers
 
+    @property
+    def rows_kept(self) -> int:
+        """Number of rows in memory: of the replay, in R and of the companions; a row may be in several of them."""
+        kept = sum(expert.replay.rows for expert in self.experts) + sum(len(entry.batch) for entry in self.recent)
+        return kept + (0 if self.memory is None else self.memory.rows_kept)
+
     def learn_all(self, batches: Iterable[Batch]) -> Iterator[Step]:
         """Learn the batches in order; equivalent to `learn` on each, but in runs that the pool executes fast."""
         return learn_in_runs(self, batches)

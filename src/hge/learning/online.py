@@ -59,6 +59,10 @@ class OnlineLearner(Protocol):
         """The tree of the promoted experts; flat for methods without a hierarchy."""
 
     @property
+    def rows_kept(self) -> int:
+        """Number of rows of the stream in memory."""
+
+    @property
     def evaluations(self) -> Counter[str]:
         """Number of scores computed so far, by purpose."""
 

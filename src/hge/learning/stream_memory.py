@@ -71,6 +71,11 @@ class StreamMemory:
         else:
             self.belief.learned(accepted_by, choices, experts)
 
+    @property
+    def rows_kept(self) -> int:
+        """Number of rows that the companions remember."""
+        return sum(len(own.nearest) for own in self.companions.values())
+
     def choices(self, x: Tensor, experts: int) -> IntArray:
         """Return [2, rows]: the experts chosen by the gate, newcomers included, and by the nearest of all rows."""
         if experts == 1:

@@ -11,7 +11,7 @@ from hge.cli.data import DataFolder
 from hge.data.catalogue import SCENARIOS
 from hge.data.dataset_registry import DATASETS
 from hge.data.datasets import data_folder, find
-from hge.experiments.recipes import PAPER, build_config
+from hge.experiments.recipes import build_config
 
 console = Console()
 
@@ -42,7 +42,7 @@ def scenarios_command(data: DataFolder = None) -> None:
             with console.status(f"reading {info.name}"):
                 counts = [str(number) for number in build_and_count(info.name, folder)]
         available = "[red]no[/red]" if missing else "yes" if counts[0] else "yours"
-        epochs = str(PAPER[info.name].epochs)
+        epochs = str(info.paper.epochs)
         table.add_row(info.name, str(info.tasks), *counts[:2], epochs, counts[2], available, info.about)
     console.print(table)
     console.print(f"Data sets are looked for in {folder}; see `hge data`.", soft_wrap=True)

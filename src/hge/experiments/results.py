@@ -15,7 +15,7 @@ from hge.core.files import SCHEMA, read_json
 from hge.data.catalogue import SCENARIOS
 from hge.experiments.methods import METHODS
 from hge.experiments.paper_tables import NOTES, ROUTE_SINGLE_SAMPLES, TITLES, Cell, paper_table
-from hge.experiments.recipes import PAPER, RECIPES, build_config
+from hge.experiments.recipes import RECIPES, build_config
 
 Verdict = Literal["reproduced", "better", "worse", "differs", "not comparable", "not run", "quoted"]
 
@@ -262,7 +262,7 @@ def _line(cell: Cell, number: int, runs: Sequence[Result]) -> Line:
         judge(cell, mean, failed, unpromoted + missed),
         protocol["recipe"],
         "" if number == 1 else "single samples" if single else f"batches of {protocol['test_batch_size']}",
-        f"{protocol['epochs']} of {PAPER[cell.scenario].epochs}",
+        f"{protocol['epochs']} of {SCENARIOS[cell.scenario].paper.epochs}",
         precision_of(protocol),
         len(runs),
         "" if number in (2, 3) else f"{unpromoted:g}",

@@ -297,7 +297,11 @@ def _empty_line(cell: Cell, verdict: Verdict) -> Line:
 
 def as_markdown(number: int, lines: Sequence[Line]) -> str:
     """Format a table as Markdown."""
-    rows = [" | ".join(HEADINGS), "|".join("---" for _ in HEADINGS), *(" | ".join(_texts(line)) for line in lines)]
+    rows = [
+        " | ".join(HEADINGS),
+        "|".join("---" for _ in HEADINGS),
+        *(" | ".join(map(_markdown, _texts(line))) for line in lines),
+    ]
     table = "\n".join(f"| {row} |" for row in rows)
     return "\n\n".join((f"**Table {number}. {TITLES[number]}**", table, *notes(number))) + "\n"
 
@@ -334,10 +338,25 @@ def _texts(line: Line) -> list[str]:
     return [str(value).replace("_", " ") or "–" for value in shown.values()]
 
 
-def _latex(text: str) -> str:
-    for plain, written in (("%", r"\%"), ("_", r"\_"), ("±", r"$\pm$"), ("–", "--")):
-        text = text.replace(plain, written)
-    return text
+def _markdown(text: str) -> str:
+    return text.translate(_MARKDOWN)
 
+
+def _latex(text: str) -> str:
+    return text.translate(_LATEX)
+
+
+_MARKDOWN = str.maketrans({"\n": " ", "<": "&lt;", **{sign: f"\\{sign}" for sign in "\\|`[]$"}})
+_LATEX = str.maketrans(
+    {
+        "±": r"$\pm$",
+        "–": "--",
+        "\n": " ",
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        **{sign: f"\\{sign}" for sign in "%_&$#{}"},
+    }
+)
 
 FORMATS = {"markdown": as_markdown, "latex": as_latex, "json": as_json}

@@ -333,12 +333,9 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
 
     def _learn(self, x: FloatRows, labels: Labels) -> None:
         """Learn all full batches; keep the remaining rows."""
-        new, first = np.unique(labels, return_index=True)
-        for label in new[np.argsort(first)].tolist():
-            # By first appearance, so that passing `classes` has no effect on learning.
-            self._outputs.setdefault(label, len(self._outputs))
-        outputs = torch.tensor([self._outputs[label] for label in labels.tolist()])
-        self._waiting.add(x, outputs)
+        # By first appearance, so that passing `classes` has no effect on learning.
+        outputs = [self._outputs.setdefault(label, len(self._outputs)) for label in labels.tolist()]
+        self._waiting.add(x, torch.tensor(outputs))
         self._learn_waiting(least=self.batch_size)
 
     def _learn_waiting(self, least: int) -> None:

@@ -181,6 +181,8 @@ def check_labels(labels: Labels, known: Labels, *, closed: bool, capacity: int) 
     if _is_text(labels) != _is_text(known):
         raise ValueError(f"y: got labels of type {labels.dtype}, expected {known.dtype} as in the classes known so far")
     known, labels = _signed(known), _signed(labels)
+    if len(known) <= capacity and labels.dtype == known.dtype and set(known.tolist()).issuperset(labels.tolist()):
+        return known
     merged: Labels = np.union1d(known, labels)
     if set(merged.tolist()) != set(known.tolist()) | set(labels.tolist()):
         raise ValueError(f"y: got labels of type {labels.dtype} that cannot be told apart as {merged.dtype}")

@@ -58,9 +58,8 @@ class StreamMemory:
         """Train an expert's network further on the batch and on remembered rows: often while it is young."""
         trained, nearest = expert.batches_trained, self.companions[expert.id].nearest
         steps = _steps_until(trained + 1) - _steps_until(trained)
-        if not steps:
-            return
-        for rows in self.keys.rng("rehearsal", step, expert.id).integers(0, len(nearest), (steps, REHEARSED)):
+        drawn = self.keys.integers(len(nearest), steps * REHEARSED, "rehearsal", step, expert.id)
+        for rows in drawn.reshape(steps, REHEARSED):
             x = torch.from_numpy(nearest.x[rows]).view(-1, *batch.x.shape[1:]).to(batch.x)
             y = torch.from_numpy(nearest.y[rows]).to(batch.y)
             self.pool.rehearse(expert.id, Batch(torch.cat([batch.x, x]), torch.cat([batch.y, y])), step)

@@ -18,7 +18,8 @@ from hge.core.config import OptimiserConfig, ScoreConfig
 from hge.core.files import write_json
 from hge.core.randomness import Keys
 from hge.core.types import Batch
-from hge.data.catalogue import SCENARIOS, Request
+from hge.data.catalogue import SCENARIOS
+from hge.data.scenario_builders import Request
 from hge.experiments.run_files import environment
 from hge.experts.eager import EagerPool
 from hge.experts.networks import AUTOENCODERS, NETS

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from hge.data.catalogue import SCENARIOS
 from hge.data.named_streams import STREAMS
 from hge.experiments.paper_tables import paper_table as paper_cells
-from hge.experiments.recipes import PAPER
 from hge.experiments.results import Line, build_table, precision_of, read_results, spread
 from hge.experiments.stream_tables import (
     StreamResults,
@@ -366,7 +366,7 @@ def side_table() -> str:
         found = of_seeds(f"reproduced/{stem}", seeds)
         figures = " | ".join(spread([result[key] for result in found]) for key in keys)
         protocol = found[0]["protocol"]
-        epochs = f"{protocol['epochs']} of {PAPER[protocol['scenario']].epochs}"
+        epochs = f"{protocol['epochs']} of {SCENARIOS[protocol['scenario']].paper.epochs}"
         lines.append(f"| {scenario} | {what} | {figures} | {epochs} | {precision_of(protocol)} | {seeds} |")
     return "\n".join(lines)
 
@@ -380,7 +380,7 @@ def everything_table() -> str:
         finished = protocol["method"] in TIMED and not result["dnf"]
         if at_once and finished and protocol["recipe"] == "paper" and not protocol["changed"]:
             rows = result["batches"] * protocol["batch_size"]
-            longer = PAPER[protocol["scenario"]].epochs / protocol["epochs"]
+            longer = SCENARIOS[protocol["scenario"]].paper.epochs / protocol["epochs"]
             minutes = longer * rows / (60 * at_once * result["samples_per_second"])
             timed.setdefault((protocol["scenario"], protocol["method"]), []).append(minutes)
     lines = ["| scenario | GE, min | HGE, min | Separate, min |", "|---|" + "---|" * len(TIMED)]

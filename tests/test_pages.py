@@ -11,7 +11,6 @@ from unittest import mock
 import pytest
 
 from hge.data.catalogue import SCENARIOS
-from hge.experiments.recipes import PAPER
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
@@ -29,7 +28,7 @@ def test_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "page"}
     text = (ROOT / page).read_text(encoding="utf-8")
-    with mock.patch.dict(SCENARIOS), mock.patch.dict(PAPER):
+    with mock.patch.dict(SCENARIOS):
         for block in FENCE.finditer(text):
             run(block[1], namespace, page, text.count("\n", 0, block.start()) + 1)
 

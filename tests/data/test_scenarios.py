@@ -10,8 +10,9 @@ from PIL import Image
 
 from hge.core.randomness import Keys
 from hge.core.types import Batch
-from hge.data.catalogue import SCENARIOS, Request
+from hge.data.catalogue import SCENARIOS
 from hge.data.image_folder import read_image_folder
+from hge.data.scenario_builders import Request
 from hge.data.scenarios import Part, Scenario, Source, Task, mix, recur, revisit
 from hge.data.transforms import AsIs, Invert, ToColour, resize
 

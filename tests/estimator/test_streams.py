@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sklearn.datasets import load_digits
 
 from hge import GatedExperts
@@ -47,6 +48,26 @@ def test_a_stream_that_does_not_change_has_one_expert(concept: object) -> None:
     model = GatedExperts()
     prequential(model, visit([concept], (0,), 3000, np.random.default_rng(100)))  # type: ignore[list-item]
     assert model.n_experts_ == 1
+
+
+@pytest.mark.parametrize("calls", [7, 32])
+def test_predictions_change_nothing_that_is_learned(calls: int) -> None:
+    """What is computed for a prediction is used again when the same rows are learned: it must be the same."""
+    X, y = load_digits(return_X_y=True)
+    pairs = np.concatenate([np.flatnonzero(np.isin(y, pair))[:192] for pair in ((0, 1), (2, 3), (0, 1))])
+    asked, silent = GatedExperts(), GatedExperts()
+    for start in range(0, len(pairs), calls):
+        rows = pairs[start : start + calls]
+        if asked.__sklearn_is_fitted__():
+            asked.predict(X[rows])
+        for model in (asked, silent):
+            model.partial_fit(X[rows], y[rows])
+    one, other = (model.learner_.snapshot() for model in (asked, silent))
+    assert one.facts == other.facts
+    assert len(one.experts) == 2
+    for own, expected in zip([one.tensors, *one.experts], [other.tensors, *other.experts], strict=True):
+        assert own.keys() == expected.keys()
+        assert all(torch.equal(tensor, expected[name]) for name, tensor in own.items())
 
 
 @pytest.fixture(scope="module")

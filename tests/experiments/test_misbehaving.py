@@ -195,6 +195,7 @@ def test_a_task_of_a_single_class(parameters: dict[str, Any]) -> None:
     assert model.predict(X[y == 3]).tolist() == [3] * int((y == 3).sum())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
 def test_batches_of_one_row(pool: Any, tmp_path: Path) -> None:
     X, y = digits(low=True)

@@ -11,7 +11,8 @@ import torch
 
 from hge.core.events import Event
 from hge.core.randomness import Keys
-from hge.data.catalogue import SCENARIOS, Request
+from hge.data.catalogue import SCENARIOS
+from hge.data.scenario_builders import Request
 from hge.data.scenarios import Scenario
 from hge.experiments.build import build_pool
 from hge.experiments.recipes import build_config

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from hge import GatedExperts
-from hge.experts.scaling import MAX_DEVIATIONS, Standardise
+from hge.experts.scaling import MAX_DEVIATIONS, Standardise, Statistics
 
 
 def test_statistics_are_those_of_all_rows_whatever_the_batches() -> None:
@@ -22,6 +22,23 @@ def test_statistics_are_those_of_all_rows_whatever_the_batches() -> None:
         torch.testing.assert_close(scale.mean, x.double().mean(0), rtol=1e-2 if size == 1 else 1e-6, atol=0.1)
         if size > 1:  # from a single first row no spread is known, and later rows are clipped to what is
             torch.testing.assert_close(scale.variance, x.double().var(0, correction=0), rtol=2e-2, atol=0)
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 4, 4)])
+def test_tensors_give_what_arrays_give(shape: tuple[int, ...]) -> None:
+    """On a GPU statistics are tensors, elsewhere arrays."""
+    scale = Standardise(shape)
+    arrays, tensors = scale.statistics, Statistics(scale.rows, scale.mean, scale.variance)
+    for seed in range(3):
+        x = 50 + 7 * torch.randn(30, *shape, generator=torch.Generator().manual_seed(seed))
+        x[:, 1], x[0, 0] = 2.0, 1e30
+        arrays, tensors = arrays.including(x.numpy()), tensors.including(x)
+        for array, tensor in zip(arrays, tensors, strict=True):
+            np.testing.assert_allclose(array, tensor, rtol=1e-12)
+        np.testing.assert_allclose(arrays.standardised(x.numpy()), tensors.standardised(x), rtol=1e-9, atol=1e-12)
+    tensors.copy_to(Statistics(scale.rows, scale.mean, scale.variance))
+    assert scale.rows == 90
+    assert torch.equal(scale.mean, tensors.mean)
 
 
 def test_images_have_statistics_for_each_channel() -> None:

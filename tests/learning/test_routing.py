@@ -12,7 +12,8 @@ import torch
 
 from hge.core.config import LearnerConfig, OptimiserConfig, ScoreConfig
 from hge.core.randomness import Keys
-from hge.data.catalogue import SCENARIOS, Request
+from hge.data.catalogue import SCENARIOS
+from hge.data.scenario_builders import Request
 from hge.data.scenarios import Scenario, Task
 from hge.experts.eager import EagerPool
 from hge.experts.networks import AUTOENCODERS, NETS

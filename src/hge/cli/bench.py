@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any, cast, get_args
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from hge.bench.calls import measure_calls
@@ -17,13 +16,14 @@ from hge.bench.data import bench_data
 from hge.bench.plain_training import Precision, ScoreName
 from hge.bench.population import PoolName
 from hge.bench.suite import PARTS, BenchOptions, bench, device_name
+from hge.cli.console import PlainConsole
 from hge.cli.data import DataFolder
 from hge.core.files import write_json
 from hge.experiments.run_files import commit
 from hge.experts.optim import resolve_device
 
 app = typer.Typer(help="Measure speed and memory, in ratios within one run.", no_args_is_help=True)
-console = Console()
+console = PlainConsole()
 
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda.")]
 Net = Annotated[str | None, typer.Option(help="mlp or resnet18.", show_default="mlp; on a GPU, both")]

@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from hge.cli.console import PlainConsole
 from hge.data.dataset_registry import DATASETS
 from hge.data.datasets import data_folder, find, get, import_files, verify
 
 app = typer.Typer(help="Find, verify, download and import the data sets.", no_args_is_help=True)
-console = Console()
+console = PlainConsole()
 
 DataFolder = Annotated[
     Path | None, typer.Option("--data", help="Folder of the data sets.", show_default="$HGE_DATA or the cache folder")
@@ -42,7 +43,7 @@ def verify_command(data: DataFolder = None) -> None:
             verification = verify(name, folder)
         missing = verification.found is None
         damaged |= not verification.ok and not missing
-        mark = "[green]yes[/green]" if verification.ok else "missing" if missing else "[red]NO[/red]"
+        mark = Text("yes", "green") if verification.ok else Text("missing") if missing else Text("NO", "red")
         table.add_row(name, mark, verification.variant, verification.detail)
     console.print(table)
     if damaged:

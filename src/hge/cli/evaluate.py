@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
+from hge.cli.console import PlainConsole
 from hge.data.table_file import FORMATS, read_table
 from hge.experiments.evaluation_files import claim_folder, clear_folder, write_evaluation
 from hge.experiments.run_files import environment
@@ -23,7 +23,7 @@ from hge.experiments.stream_evaluation import Progress as Report
 from hge.experiments.stream_opponents import STREAM_METHODS, available_methods, build_methods
 from hge.reporting.evaluation_report import write_evaluation_report
 
-console = Console()
+console = PlainConsole()
 
 
 def evaluate_command(
@@ -89,7 +89,7 @@ def _evaluate(plan: StreamPlan, methods: dict[str, StreamMethod], out: Path, pro
         raise
     result = write_evaluation(out, plan, found, protocol)
     console.print(_table(result))
-    console.print(escape(result["advice"]), highlight=False, soft_wrap=True)
+    console.print(result["advice"], highlight=False, soft_wrap=True)
     console.print(f"Report: {write_evaluation_report(out)}", soft_wrap=True)
 
 
@@ -134,13 +134,13 @@ def _progress() -> Iterator[Report]:
 def _table(result: dict[str, Any]) -> Table:
     protocol = result["protocol"]
     title = f"{protocol['file']}: {result['rows']:,} rows, batches of {protocol['batch']}"
-    table = Table("method", title=escape(title), title_style="bold")
+    table = Table("method", title=title, title_style="bold")
     for heading in ("accuracy", "retention", "seconds"):
         table.add_column(heading, justify="right")
     best = {figure: max(method[figure] for method in result["methods"]) for figure in ("accuracy", "retention")}
     for method in result["methods"]:
         cells = [
-            f"[bold]{method[figure]:.1f} %[/bold]" if method[figure] == best[figure] else f"{method[figure]:.1f} %"
+            Text(f"{method[figure]:.1f} %", "bold" if method[figure] == best[figure] else "")
             for figure in ("accuracy", "retention")
         ]
         table.add_row(method["name"], *cells, f"{method['seconds']:.1f}")

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from hge.cli.console import PlainConsole
 from hge.cli.data import DataFolder
 from hge.core.config import override
 from hge.experiments.jobs.plan import run_name
@@ -19,7 +19,7 @@ from hge.experiments.score_leaderboard import gates
 from hge.experts.optim import resolve_device
 from hge.reporting.run_report import write_gates
 
-console = Console()
+console = PlainConsole()
 
 
 def gates_command(

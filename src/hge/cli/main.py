@@ -148,5 +148,7 @@ def main() -> None:
         message = f"{error.filename}: {error.strerror}" if error.filename else str(error)
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
-    print(f"hge: {' '.join(message.split())}", file=sys.stderr)
+    from hge.cli.console import printable  # imports rich, which takes time
+
+    print(f"hge: {printable(' '.join(message.split()))}", file=sys.stderr)
     sys.exit(2)

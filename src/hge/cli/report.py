@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from hge.cli.console import PlainConsole
 from hge.experiments.evaluation_files import is_evaluation
 from hge.reporting.evaluation_report import write_evaluation_report
 from hge.reporting.results_report import write_overview
 from hge.reporting.run_report import write_report
 
-console = Console()
+console = PlainConsole()
 
 
 def report_command(

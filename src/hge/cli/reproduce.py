@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
+from hge.cli.console import PlainConsole, printable
 from hge.cli.data import DataFolder
 from hge.data.catalogue import SCENARIOS
 from hge.data.datasets import data_folder, find
@@ -40,7 +40,7 @@ from hge.experiments.results import read_results
 from hge.experiments.runner import CHECKPOINT_EVERY
 from hge.experts.optim import resolve_device
 
-console = Console()
+console = PlainConsole()
 RECIPES = ("paper", "best")
 EXECUTORS = ("local", "ray")
 ALLOWED_WITH_JOBS = (
@@ -218,9 +218,9 @@ def _display(
         yield show
 
 
-def _one_line(outcome: Outcome) -> str:
+def _one_line(outcome: Outcome) -> str | Text:
     if outcome.result is None:
-        return f"[red]failed[/red] {outcome.name}: {escape(outcome.error)}"
+        return Text.assemble(("failed", "red"), f" {outcome.name}: {printable(outcome.error)}")
     if "organisation" in outcome.result:
         hge = outcome.result["organisation"]["hge"]
         return f"{outcome.name}: HGE {hge['accuracy']:.2f} % right, {hge['experts_queried']:.2f} experts queried"

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from hge.cli.console import PlainConsole
 from hge.cli.data import DataFolder
 from hge.core.config import RunConfig, override
 from hge.experiments.build import check, check_resumable
@@ -28,7 +28,7 @@ from hge.learning.checkpoint import has_checkpoint
 from hge.learning.online import OnlineLearner, Step
 from hge.reporting.run_report import ORGANISATIONS, write_report
 
-console = Console()
+console = PlainConsole()
 
 Seed = Annotated[int, typer.Option(help="Random seed.")]
 Out = Annotated[Path, typer.Option(help="Folder for the run's files.")]

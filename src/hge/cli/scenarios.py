@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from hge.cli.console import PlainConsole
 from hge.cli.data import DataFolder
 from hge.data.catalogue import SCENARIOS
 from hge.data.dataset_registry import DATASETS
 from hge.data.datasets import data_folder, find
-from hge.experiments.recipes import PAPER, build_config
+from hge.experiments.recipes import build_config
 
-console = Console()
+console = PlainConsole()
 
 BUNDLED = {
     "split-digits": (10, 1_437, 1_880),
@@ -41,8 +42,8 @@ def scenarios_command(data: DataFolder = None) -> None:
         elif not missing and info.name != "image-folder":
             with console.status(f"reading {info.name}"):
                 counts = [str(number) for number in build_and_count(info.name, folder)]
-        available = "[red]no[/red]" if missing else "yes" if counts[0] else "yours"
-        epochs = str(PAPER[info.name].epochs)
+        available = Text("no", "red") if missing else Text("yes" if counts[0] else "yours")
+        epochs = str(info.paper.epochs)
         table.add_row(info.name, str(info.tasks), *counts[:2], epochs, counts[2], available, info.about)
     console.print(table)
     console.print(f"Data sets are looked for in {folder}; see `hge data`.", soft_wrap=True)

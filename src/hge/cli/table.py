@@ -10,7 +10,9 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from hge.cli.console import PlainConsole
 from hge.experiments.paper_tables import TITLES
 from hge.experiments.results import FORMATS, Line, build_table, notes, read_results
 
@@ -32,10 +34,10 @@ def table_command(
         out.parent.mkdir(parents=True, exist_ok=True)
     if format_ == TEXT:
         if out is None:
-            _print(number, lines, Console())
+            _print(number, lines, PlainConsole())
         else:
             with out.open("w", encoding="utf-8") as file:
-                _print(number, lines, Console(file=file, width=140))
+                _print(number, lines, PlainConsole(file=file, width=140))
         return
     text = FORMATS[format_](number, lines)
     if out is None:
@@ -53,12 +55,12 @@ def _print(number: int, lines: Sequence[Line], console: Console) -> None:
     protocols = list(dict.fromkeys(_protocol(line) for line in lines if line.seeds))
     for titles, own in _sections(number, lines).items():
         table.add_section()
-        table.add_row(*(f"[bold]{title}[/bold]" for title in titles))
+        table.add_row(*titles, style="bold")
         for name, line in own:
             colour = COLOURS.get(line.verdict, "dim")
             note = str(protocols.index(_protocol(line)) + 1) if line.seeds else ""
             short = " *" if line.is_short else ""  # a word would not fit
-            verdict = f"[{colour}]{line.verdict}{short}[/{colour}]"
+            verdict = Text(f"{line.verdict}{short}", colour)
             ours = (line.ours, line.single_samples) if number >= 4 else (line.ours,)
             table.add_row(name, line.paper, *ours, verdict, note)
     console.print(table)

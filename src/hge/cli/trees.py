@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from hge.cli.console import PlainConsole
 from hge.core.files import write_atomically
 from hge.experiments.run_files import read_result
 from hge.reporting.run_report import trees_of, write_trees
 from hge.reporting.tree_drawing import tree_dot, tree_text
 
-console = Console()
+console = PlainConsole()
 
 
 def trees_command(
@@ -24,6 +24,7 @@ def trees_command(
     page = write_trees(folders, out)  # first: it reads all runs, so an unreadable one fails before any output
     for folder in folders:
         for name, drawn in trees_of(read_result(folder)).items():
-            console.print(f"[bold]{folder.name}: {name}[/bold]\n{tree_text(drawn.tree)}", highlight=False)
+            console.print(f"{folder.name}: {name}", style="bold", highlight=False)
+            console.print(tree_text(drawn.tree), highlight=False)
             write_atomically(folder / f"tree-{name}.dot", tree_dot(drawn))
     console.print(f"Page: {page}", soft_wrap=True)

@@ -2,303 +2,187 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
-import numpy as np
+from hge.data.scenario_builders import (
+    Request,
+    hybrid,
+    image_folder,
+    permuted,
+    recurring_digits,
+    split_classes,
+    split_digits,
+    superclass_pairs,
+)
+from hge.data.transforms import AsIs, Flatten, Invert, ToColour
 
-from hge.data.datasets import load
-from hge.data.formats import ImageSet
-from hge.data.image_folder import read_image_folder
-from hge.data.transforms import AsIs, Flatten, Invert, Permute, ToColour, resize
-
-# The builders import torch, scikit-learn and modules that need them, so that listing the scenarios does not.
 if TYPE_CHECKING:
-    import torch
-
-    from hge.core.randomness import Keys
-    from hge.data.scenarios import Prepare, Scenario, Source, Task
+    from hge.data.scenarios import Scenario
 
 
 @dataclass(frozen=True)
-class Request:
-    """Arguments of a scenario's builder."""
+class PaperSettings:
+    """Settings per scenario from the paper's appendix; the recipes start from them."""
 
-    tasks: int
-    keys: Keys
-    folder: Path
-    """Folder of the data sets."""
-    device: torch.device
+    epochs: int = 40
+    promotion_rate: float = 0.98
+    """ε_promotion of HGE; GE's is 0.5 everywhere."""
+    convolutional: bool = False
+    adam: bool = False
 
 
 @dataclass(frozen=True)
 class ScenarioInfo:
-    """A scenario that can be built, with a description."""
+    """A scenario that can be built, with a description and its settings."""
 
     name: str
     about: str
     tasks: int
     """Default number of tasks."""
-    most_tasks: int
-    batch_size: int
-    datasets: tuple[str, ...]
-    """Required data sets; none for the bundled digits."""
     build: Callable[[Request], Scenario]
+    datasets: tuple[str, ...] = ()
+    """Required data sets; none for the bundled digits."""
+    paper: PaperSettings = PaperSettings()
+    unlimited: bool = False
+    """Whether there may be more tasks than by default."""
+
+    @property
+    def batch_size(self) -> int:
+        """The paper's, and a smaller one for the few digits."""
+        return 128 if self.datasets else 32
 
 
-@dataclass(frozen=True)
-class LoadedDataset:
-    """A loaded data set: rows on the device, and class names."""
-
-    train: Source
-    test: Source
-    class_names: tuple[str, ...]
-    superclass: tuple[int, ...] | None = None
+# The digits and image-folder scenarios are ours, with the paper's settings for MNIST and CIFAR-10.
+CIFAR10 = PaperSettings(200, 0.95, convolutional=True)
 
 
-def split_digits(request: Request) -> Scenario:
-    """Ten digits in pairs, drawn by the seed."""
-    return _split("digits", 5, AsIs(), request)
+def _photographs(promotion_rate: float) -> PaperSettings:
+    return PaperSettings(400, promotion_rate, convolutional=True, adam=True)
 
-
-def recurring_digits(request: Request) -> Scenario:
-    """Split Digits with recurring tasks: A B A C B D A E C."""
-    from hge.data.scenarios import recur
-
-    visits = tuple(t for t in (0, 1, 0, 2, 1, 3, 0, 4, 2) if t < request.tasks)
-    return recur(split_digits(request), visits)
-
-
-def permuted(dataset: str, request: Request) -> Scenario:
-    """All classes; the first task with the original pixels, each further one with its own permutation of them."""
-    import torch
-
-    from hge.data.scenarios import Part, Scenario, Task
-
-    data = _loaded(dataset, request)
-    inputs = data.train.x[0].numel()
-    tasks = []
-    for t in range(request.tasks):
-        order = np.arange(inputs) if t == 0 else request.keys.rng("permutation", t).permutation(inputs)
-        prepare = Permute(torch.from_numpy(order).to(request.device))
-        parts = [Part(source, torch.arange(len(source.y)), prepare) for source in (data.train, data.test)]
-        tasks.append(Task(parts[0], parts[1], f"permutation {t}"))
-    return Scenario.in_order(tuple(tasks), len(data.class_names))
-
-
-def hybrid(first: str, second: str, prepare: tuple[Prepare, Prepare], request: Request) -> Scenario:
-    """The tasks of two data sets in turn, with disjoint labels."""
-    from hge.data.scenarios import mix
-
-    if request.tasks < 2:
-        raise ValueError(f"tasks: got {request.tasks}, expected at least 2, one of each data set")
-    halves = [
-        _split(name, _TASKS_OF_HALF[name.partition("@")[0]], step, request, tasks=count, domain=domain, draw=draw)
-        for name, step, count, domain, draw in (
-            (first, prepare[0], (request.tasks + 1) // 2, first, ()),
-            (second, prepare[1], request.tasks // 2, f"{second}, inverted" if first == second else second, (1,)),
-        )
-    ]
-    return mix(halves[0], halves[1])
-
-
-def image_folder(request: Request) -> Scenario:
-    """A user's images, split by class into the requested number of tasks."""
-    from hge.data.scenarios import Scenario
-
-    images = read_image_folder(request.folder)
-    if len(images.class_names) < request.tasks:
-        raise ValueError(
-            f"tasks: got {request.tasks}, expected at most the {len(images.class_names)} classes there are"
-        )
-    data = _on_device(images, 0, request.device)
-    order = request.keys.rng("classes").permutation(len(images.class_names))
-    own = np.array_split(order, request.tasks)
-    return Scenario.in_order(tuple(_class_task(data, classes, AsIs()) for classes in own), len(images.class_names))
-
-
-def superclass_pairs(request: Request) -> Scenario:
-    """CIFAR-100 split by pairs of superclasses instead of at random (the paper's side experiment, Section 5.3)."""
-    from hge.data.scenarios import Scenario
-
-    data = _loaded("cifar100", request)
-    assert data.superclass is not None
-    superclass = np.array(data.superclass)
-    order = request.keys.rng("classes").permutation(20)
-    pairs = [np.flatnonzero(np.isin(superclass, order[2 * t : 2 * t + 2])) for t in range(request.tasks)]
-    return Scenario.in_order(tuple(_class_task(data, classes, AsIs()) for classes in pairs), 100)
-
-
-_TASKS_OF_HALF = {"mnist": 5, "kmnist": 5, "cifar10": 5, "cifar100": 10, "tiny-imagenet": 10}
-
-
-def _split(
-    dataset: str,
-    parts: int,
-    prepare: Prepare,
-    request: Request,
-    *,
-    tasks: int | None = None,
-    domain: str = "",
-    draw: tuple[int, ...] = (),
-) -> Scenario:
-    """Split the classes evenly into `parts`, at random by the seed, and take the first `tasks` of them."""
-    from hge.data.scenarios import Scenario
-
-    data = _loaded(dataset, request)
-    classes = min(len(data.class_names), 100)  # Tiny ImageNet: 100 classes are drawn (Section 5)
-    order = request.keys.rng("classes", *draw).permutation(len(data.class_names))[:classes]
-    per_task = classes // parts
-    count = request.tasks if tasks is None else tasks
-    own = [order[per_task * t : per_task * (t + 1)] for t in range(count)]
-    made = tuple(_class_task(data, classes_of_task, prepare, domain) for classes_of_task in own)
-    return Scenario.in_order(made, len(data.class_names))
-
-
-def _class_task(data: LoadedDataset, classes: Sequence[int] | np.ndarray, prepare: Prepare, domain: str = "") -> Task:
-    import torch
-
-    from hge.data.scenarios import Part, Task
-
-    parts = []
-    for source in (data.train, data.test):
-        wanted = torch.isin(source.y, torch.as_tensor(np.asarray(classes), device=source.y.device))
-        parts.append(Part(source, wanted.nonzero().flatten(), prepare))
-    names = [data.class_names[c] for c in sorted(int(c) for c in classes)]
-    shown = " and ".join(names) if len(names) <= 2 else f"{names[0]} … {names[-1]}"
-    return Task(parts[0], parts[1], shown, domain)
-
-
-def _loaded(name: str, request: Request) -> LoadedDataset:
-    if name == "digits":
-        return _digits(request.keys, request.device)
-    bare, _, size = name.partition("@")  # mnist@32: resized to 32 pixels
-    return _image_set(bare, int(size or 0), request.folder, str(request.device))
-
-
-@lru_cache(maxsize=8)
-def _image_set(name: str, size: int, folder: Path, device: str) -> LoadedDataset:
-    """Load a data set onto the device, with its images resized once; several runs in one process share it."""
-    import torch
-
-    return _on_device(load(name, folder), size, torch.device(device))
-
-
-def _on_device(images: ImageSet, size: int, device: torch.device) -> LoadedDataset:
-    import torch
-
-    from hge.data.scenarios import Source
-
-    train, test = (
-        Source(resize(torch.from_numpy(x), size) if size else torch.from_numpy(x), torch.from_numpy(y)).to(device)
-        for x, y in ((images.train_images, images.train_labels), (images.test_images, images.test_labels))
-    )
-    return LoadedDataset(train, test, images.class_names, images.coarse_labels_of_class)
-
-
-def _digits(keys: Keys, device: torch.device) -> LoadedDataset:
-    """scikit-learn's 8×8 digits: 80 % of each class for training, 20 % for testing, drawn by the seed."""
-    import torch
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
-
-    from hge.data.scenarios import Source
-
-    x, y = load_digits(return_X_y=True)
-    seed = keys.integer("split") % 2**32
-    rows = train_test_split(np.arange(len(y)), test_size=0.2, stratify=y, random_state=seed)
-    images, labels = torch.from_numpy((x / 16).astype(np.float32)), torch.from_numpy(y.astype(np.int64))
-    train, test = (Source(images[part], labels[part]).to(device) for part in rows)
-    return LoadedDataset(train, test, tuple("0123456789"))
-
-
-def _info(
-    name: str,
-    about: str,
-    tasks: int,
-    build: Callable[[Request], Scenario],
-    datasets: tuple[str, ...] = (),
-    most_tasks: int | None = None,
-) -> ScenarioInfo:
-    batch_size = 128 if datasets else 32
-    return ScenarioInfo(name, about, tasks, most_tasks or tasks, batch_size, datasets, build)
-
-
-UNLIMITED = 10**6
-"""No practical limit: there are enough permutations."""
 
 SCENARIOS: dict[str, ScenarioInfo] = {
     info.name: info
     for info in (
-        _info("split-digits", "8×8 digits, 2 classes per task", 5, split_digits),
-        _info(
+        ScenarioInfo("split-digits", "8×8 digits, 2 classes per task", 5, split_digits),
+        ScenarioInfo(
             "permuted-digits",
             "8×8 digits, pixels permuted per task",
             10,
             partial(permuted, "digits"),
-            most_tasks=UNLIMITED,
+            paper=PaperSettings(20),
+            unlimited=True,
         ),
-        _info("recurring-digits", "split-digits in the order A B A C B D A E C", 5, recurring_digits),
-        _info(
+        ScenarioInfo(
+            "recurring-digits",
+            "split-digits in the order A B A C B D A E C",
+            5,
+            recurring_digits,
+        ),
+        ScenarioInfo(
             "pmnist",
             "MNIST, pixels permuted per task",
             20,
             partial(permuted, "mnist"),
             ("mnist",),
-            most_tasks=UNLIMITED,
+            unlimited=True,
         ),
-        _info("smnist", "MNIST, 2 classes per task", 5, partial(_split, "mnist", 5, Flatten()), ("mnist",)),
-        _info("cif10", "CIFAR-10, 2 classes per task", 5, partial(_split, "cifar10", 5, AsIs()), ("cifar10",)),
-        _info(
-            "cif100-10", "CIFAR-100, 10 classes per task", 10, partial(_split, "cifar100", 10, AsIs()), ("cifar100",)
+        ScenarioInfo(
+            "smnist",
+            "MNIST, 2 classes per task",
+            5,
+            partial(split_classes, "mnist", 5, Flatten()),
+            ("mnist",),
         ),
-        _info("cif100-20", "CIFAR-100, 5 classes per task", 20, partial(_split, "cifar100", 20, AsIs()), ("cifar100",)),
-        _info(
+        ScenarioInfo(
+            "cif10",
+            "CIFAR-10, 2 classes per task",
+            5,
+            partial(split_classes, "cifar10", 5, AsIs()),
+            ("cifar10",),
+            CIFAR10,
+        ),
+        ScenarioInfo(
+            "cif100-10",
+            "CIFAR-100, 10 classes per task",
+            10,
+            partial(split_classes, "cifar100", 10, AsIs()),
+            ("cifar100",),
+            _photographs(0.75),
+        ),
+        ScenarioInfo(
+            "cif100-20",
+            "CIFAR-100, 5 classes per task",
+            20,
+            partial(split_classes, "cifar100", 20, AsIs()),
+            ("cifar100",),
+            _photographs(0.80),
+        ),
+        ScenarioInfo(
             "imgnet-10",
             "Tiny ImageNet, 100 classes, 10 per task",
             10,
-            partial(_split, "tiny-imagenet", 10, AsIs()),
+            partial(split_classes, "tiny-imagenet", 10, AsIs()),
             ("tiny-imagenet",),
+            _photographs(0.5),
         ),
-        _info(
+        ScenarioInfo(
             "imgnet-20",
             "Tiny ImageNet, 100 classes, 5 per task",
             20,
-            partial(_split, "tiny-imagenet", 20, AsIs()),
+            partial(split_classes, "tiny-imagenet", 20, AsIs()),
             ("tiny-imagenet",),
+            _photographs(0.65),
         ),
-        _info(
+        ScenarioInfo(
             "mnist-kmnist",
             "MNIST and Kuzushiji-MNIST in turn",
             10,
             partial(hybrid, "mnist", "kmnist", (Flatten(), Flatten())),
             ("mnist", "kmnist"),
+            PaperSettings(100),
         ),
-        _info(
+        ScenarioInfo(
             "mnist-cif10",
             "MNIST (as RGB) and CIFAR-10 in turn",
             10,
             partial(hybrid, "mnist@32", "cifar10", (ToColour(), AsIs())),
             ("mnist", "cifar10"),
+            PaperSettings(200, convolutional=True),
         ),
-        _info(
+        ScenarioInfo(
             "cif10-inv",
             "CIFAR-10 and its negatives in turn",
             10,
             partial(hybrid, "cifar10", "cifar10", (AsIs(), Invert())),
             ("cifar10",),
+            CIFAR10,
         ),
-        _info(
+        ScenarioInfo(
             "cif-imgnet",
             "CIFAR-100 and Tiny ImageNet in turn",
             20,
             partial(hybrid, "cifar100", "tiny-imagenet", (AsIs(), AsIs())),
             ("cifar100", "tiny-imagenet"),
+            _photographs(0.5),
         ),
-        _info("cif100-superclasses", "CIFAR-100, a pair of superclasses per task", 10, superclass_pairs, ("cifar100",)),
-        _info("image-folder", "your images: --data DIR, a folder per class", 2, image_folder, most_tasks=UNLIMITED),
+        ScenarioInfo(
+            "cif100-superclasses",
+            "CIFAR-100, a pair of superclasses per task",
+            10,
+            superclass_pairs,
+            ("cifar100",),
+            _photographs(0.75),
+        ),
+        ScenarioInfo(
+            "image-folder",
+            "your images: --data DIR, a folder per class",
+            2,
+            image_folder,
+            paper=PaperSettings(40, 0.95, convolutional=True),
+            unlimited=True,
+        ),
     )
 }

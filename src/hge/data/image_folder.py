@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import numpy as np
@@ -41,12 +42,17 @@ def read_image_folder(folder: Path, size: int = 32) -> ImageSet:
         sides = test[y == label]
         if sides.all() or not sides.any():
             raise ValueError(f"{place}: too few images ({len(sides)}) for training and testing; expected some dozens")
-    return ImageSet(x[~test], y[~test], x[test], y[test], tuple(p.name for p in classes), None)
+    return ImageSet(x[~test], y[~test], x[test], y[test], tuple(map(_class_name, classes)), None)
 
 
 def _read_image(file: Path, size: int) -> npt.NDArray[np.uint8]:
     with open_regular(file) as stream:
         return decode_image(stream, file, size)
+
+
+def _class_name(folder: Path) -> str:
+    """Return the folder's name; bytes that are not UTF-8, which no report could show, are replaced."""
+    return os.fsencode(folder.name).decode("utf-8", "replace")
 
 
 def _is_for_testing(image: npt.NDArray[np.uint8]) -> bool:

@@ -10,6 +10,7 @@ from sklearn.base import clone
 from hge.core.config import LearnerConfig, OptimiserConfig, Precision, ScoreConfig, ScoreName
 from hge.core.events import Emit
 from hge.core.randomness import Keys
+from hge.estimator.memory_need import check_memory
 from hge.estimator.validation import (
     FloatRows,
     check_choice,
@@ -37,6 +38,8 @@ def assemble(model: Any, x: FloatRows, capacity: int, keys: Keys, emit: Emit) ->
     if model.expert is not None:
         check_classifier(model.expert, joint=model.joint)
     spec, config = _spec(model, x, capacity), _config(model)
+    if model.expert is None:
+        check_memory(spec, config.memory_rows, torch.device(resolve_device(model.device)))
     with torch.inference_mode(False):  # the weights must be trainable even if the caller is in inference mode
         pool = _pool(model, spec, keys, x)
         learner = Learner(config, pool, keys, emit)

@@ -19,6 +19,7 @@ from hge.core.randomness import Keys
 from hge.estimator.advice import Advice
 from hge.estimator.build import assemble
 from hge.estimator.fair_lock import in_turn, learning_in_turn, lock_of
+from hge.estimator.memory_need import TooLargeError
 from hge.estimator.parameters import Parameters
 from hge.estimator.persistence import read_model, save_model, waiting_rows
 from hge.estimator.row_buffer import WaitingRows
@@ -120,12 +121,12 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
         try:
             x, labels, known = self._read(X, y, listed, capacity)
         except (ValueError, TypeError) as error:
-            if policy == "raise":
-                raise
-            self._skip(error)
-            return self
+            return self._skip(error, policy)
         if not self._started:
-            self._start(X, x, known, closed=listed is not None, events=self._events_so_far())
+            try:
+                self._start(X, x, known, closed=listed is not None, events=self._events_so_far())
+            except TooLargeError as error:
+                return self._skip(error, policy)
         self.classes_ = known
         self._learn(x, labels)
         self._advice.give(x, self._learner, self._events)
@@ -303,10 +304,13 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
             known, closed = np.unique(labels) if listed is None else listed, listed is not None
         return x, labels, check_labels(labels, known, closed=closed, capacity=capacity)
 
-    def _skip(self, error: Exception) -> None:
-        """Skip a bad batch and record the event."""
+    def _skip(self, error: Exception, policy: OnBadBatch) -> GatedExperts:
+        """Skip a bad batch and record the event, or raise the error."""
+        if policy == "raise":
+            raise error
         self._events = self._events_so_far()
         self._events(BatchSkipped(self._learner.steps if self._started else 0, str(error).partition("\n")[0]))
+        return self
 
     def _events_so_far(self) -> RecentEvents:
         """Return the events, which may exist before the learner does: bad batches may come first."""
@@ -329,12 +333,9 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
 
     def _learn(self, x: FloatRows, labels: Labels) -> None:
         """Learn all full batches; keep the remaining rows."""
-        new, first = np.unique(labels, return_index=True)
-        for label in new[np.argsort(first)].tolist():
-            # By first appearance, so that passing `classes` has no effect on learning.
-            self._outputs.setdefault(label, len(self._outputs))
-        outputs = torch.tensor([self._outputs[label] for label in labels.tolist()])
-        self._waiting.add(x, outputs)
+        # By first appearance, so that passing `classes` has no effect on learning.
+        outputs = [self._outputs.setdefault(label, len(self._outputs)) for label in labels.tolist()]
+        self._waiting.add(x, torch.tensor(outputs))
         self._learn_waiting(least=self.batch_size)
 
     def _learn_waiting(self, least: int) -> None:

@@ -23,6 +23,8 @@ class WaitingRows:
 
     def __init__(self, rows: Batch) -> None:
         self.rows = rows
+        self._is_part = False
+        """Whether the rows are the rest of more rows, whose memory they keep."""
 
     @classmethod
     def none(cls, shape: Shape) -> WaitingRows:
@@ -33,17 +35,22 @@ class WaitingRows:
         return len(self.rows)
 
     def add(self, x: FloatRows, outputs: torch.Tensor) -> None:
-        """Append rows."""
-        self.rows = Batch(torch.cat([self.rows.x, torch.from_numpy(x)]), torch.cat([self.rows.y, outputs]))
+        """Append rows, which must be a copy of the caller's."""
+        new = Batch(torch.from_numpy(x), outputs)
+        if len(self):
+            new = Batch(torch.cat([self.rows.x, new.x]), torch.cat([self.rows.y, new.y]))
+        self.rows, self._is_part = new, False
 
     def leave(self, size: int, least: int) -> Iterator[Batch]:
         """Yield batches of `size` while at least `least` rows are left; each is removed before it is yielded."""
         while len(self) >= least:
-            x, y = self.rows.x, self.rows.y
-            self.rows = Batch(x[size:], y[size:])
-            # A copy: the learner stores some batches, and a view would keep all rows of this call in memory.
-            yield Batch(x[:size].clone(), y[:size].clone())
+            batch, rest = (Batch(self.rows.x[part], self.rows.y[part]) for part in (slice(size), slice(size, None)))
+            alone = not self._is_part and not len(rest)
+            self.rows, self._is_part = rest, True
+            # The learner stores some batches, and a part of the rows would keep all rows of this call in memory.
+            yield batch if alone else Batch(batch.x.clone(), batch.y.clone())
 
     def let_go(self) -> None:
         """Free the memory of the rows already removed."""
-        self.rows = Batch(self.rows.x.clone(), self.rows.y.clone())
+        if self._is_part:
+            self.rows, self._is_part = Batch(self.rows.x.clone(), self.rows.y.clone()), False

@@ -35,7 +35,15 @@ def batch_fault(batch: Batch, shape: Shape, outputs: int, *, values: bool = True
     >>> batch_fault(Batch(torch.zeros(2, 3), torch.tensor([0, 7])), (3,), outputs=5)
     'y: got the labels 0 to 7, expected 0 to 4'
     """
-    x, y = batch.x, batch.y
+    try:
+        return _batch_fault(batch.x, batch.y, shape, outputs, values=values)
+    except Exception as error:  # a strange tensor may raise almost any exception, or have no shape
+        return f"X, y: {type(error).__name__}: {error}"
+
+
+def _batch_fault(x: torch.Tensor, y: torch.Tensor, shape: Shape, outputs: int, *, values: bool) -> str | None:
+    for name, tensor in (("X", x), ("y", y)):
+        _check_tensor(name, tensor)
     if x.shape[1:] != shape:
         return f"X: got rows of shape {tuple(x.shape[1:])}, expected {shape}"
     if x.dtype not in (torch.float32, torch.uint8) or y.dtype != torch.int64:
@@ -55,21 +63,28 @@ def batch_fault(batch: Batch, shape: Shape, outputs: int, *, values: bool = True
 
 def as_numpy(name: str, value: Any) -> Any:
     """Convert a torch tensor to a numpy array; return anything else unchanged."""
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise ValueError(f"{name}: got masked values, expected an array without any")
     if not isinstance(value, torch.Tensor):
         return value
-    if value.layout != torch.strided:
-        raise ValueError(f"{name}: got a sparse tensor, expected a dense one")
-    value = value.detach().cpu()
+    _check_tensor(name, value)
+    value = value.detach().cpu().resolve_conj().resolve_neg()
     return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
+
+
+def _check_tensor(name: str, value: torch.Tensor) -> None:
+    if value.layout != torch.strided or value.is_nested or value.is_meta:
+        kind = "meta" if value.is_meta else "nested" if value.is_nested else "sparse"
+        raise ValueError(f"{name}: got a {kind} tensor, expected a dense one")
 
 
 def check_rows(estimator: Any, X: Any, *, reset: bool) -> FloatRows:
     """Return X as a float32 copy, independent of the caller's array; raise an error if it is invalid."""
-    X = as_numpy("X", X)
-    if not reset and _is_plain(X, estimator.n_features_in_) and not hasattr(estimator, "feature_names_in_"):
-        plain: FloatRows = X.astype(np.float32, order="C")  # scikit-learn's checks take longer than a training step
-        return plain
-    with _naming("X"):
+    with _naming("X"), np.errstate(over="ignore", invalid="ignore"):  # too large numbers are refused below
+        X = as_numpy("X", X)
+        if not reset and _is_plain(X, estimator.n_features_in_) and not hasattr(estimator, "feature_names_in_"):
+            plain: FloatRows = X.astype(np.float32, order="C")  # scikit-learn's checks take longer than a training step
+            return plain
         x = (
             check_array(X, dtype=np.float32, allow_nd=True, input_name="X", estimator=estimator)
             if reset
@@ -77,25 +92,25 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> FloatRows:
         )
         if reset:
             validate_data(BaseEstimator(), X, skip_check_array=True)  # checks the column names
-    if not x.size:
-        raise ValueError(f"X: got rows of shape {x.shape[1:]}, expected at least one input")
-    largest = float(np.abs(x).max())
-    if largest > LARGEST_INPUT:
-        raise ValueError(
-            f"X: got a value of magnitude {largest:.3g}, expected at most {LARGEST_INPUT:g}; scale the inputs"
-        )
-    return np.array(x, order="C")
+        if not x.size:
+            raise ValueError(f"X: got rows of shape {x.shape[1:]}, expected at least one input")
+        largest = float(np.abs(x).max())
+        if largest > LARGEST_INPUT:
+            raise ValueError(
+                f"X: got a value of magnitude {largest:.3g}, expected at most {LARGEST_INPUT:g}; scale the inputs"
+            )
+        return np.array(x, order="C")
 
 
 def check_targets(y: Any, x: FloatRows) -> Labels:
     """Return y as one label per row; raise an error that names what is wrong."""
-    y = as_numpy("y", y)
-    if _is_plain_target(y, len(x)):
-        plain: Labels = y
-        return plain
-    if hasattr(y, "__len__") and getattr(y, "ndim", 1) > 0 and len(y) != len(x):
-        raise ValueError(f"y: got {len(y)} labels for {len(x)} rows of X, expected one label per row")
-    with _naming("y"):
+    with _naming("y"), np.errstate(invalid="ignore"):
+        y = _as_integers(as_numpy("y", y))
+        if _is_plain_target(y, len(x)):
+            plain: Labels = y
+            return plain
+        if hasattr(y, "__len__") and getattr(y, "ndim", 1) > 0 and len(y) != len(x):
+            raise ValueError(f"y: got {len(y)} labels for {len(x)} rows of X, expected one label per row")
         _, labels = check_X_y(x, y, dtype=None, allow_nd=True, ensure_all_finite=False)  # checks y only
         if labels.dtype.kind not in "biufOUS":
             raise ValueError(f"y: got labels of type {labels.dtype}, expected numbers or texts")
@@ -105,11 +120,24 @@ def check_targets(y: Any, x: FloatRows) -> Labels:
     return found
 
 
+def _as_integers(y: Any) -> Any:
+    """Return labels that are Python's or pandas' integers as int64: scikit-learn would read some as float64."""
+    if type(y) is np.ndarray and y.dtype != object:
+        return y
+    values = y.tolist() if hasattr(y, "tolist") else y
+    if not isinstance(values, list | tuple) or not values or not all(type(value) is int for value in values):
+        return y
+    if not all(-(2**63) <= value < 2**63 for value in values):
+        raise ValueError(f"y: got a label of {max(map(abs, values)).bit_length()} bits, expected integers of 64 bits")
+    return np.array(values, dtype=np.int64)
+
+
 def _is_plain(X: Any, features: int) -> bool:
     """Return whether X is a common array of rows that needs no conversion but to float32, and is surely valid."""
     if type(X) is not np.ndarray or X.ndim != 2 or X.shape[1] != features or not len(X) or X.dtype.kind not in "fiu":
         return False
-    return bool(np.abs(X).max() <= LARGEST_INPUT)  # False for NaN
+    # False for NaN; as Python's numbers, for the least integer has no absolute value and float16 no such limit
+    return float(X.min()) >= -LARGEST_INPUT and float(X.max()) <= LARGEST_INPUT
 
 
 def _is_plain_target(y: Any, rows: int) -> bool:
@@ -122,16 +150,17 @@ def _naming(name: str) -> Iterator[None]:
     """Prefix errors with the argument's name, unless they mention it."""
     try:
         yield
-    except (ValueError, TypeError) as error:
-        if re.search(rf"\b{name}\b", str(error)):
+    except Exception as error:  # a strange object may raise anything when it is converted
+        if isinstance(error, ValueError | TypeError) and re.search(rf"\b{name}\b", str(error)):
             raise
-        raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{name}: {error}") from error
+        what = str(error) if isinstance(error, ValueError | TypeError) else f"{type(error).__name__}: {error}"
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{name}: {what}") from error
 
 
 def read_classes(classes: Any, capacity: int) -> Labels:
     """Return the distinct classes, sorted; raise an error if they are not a list of labels."""
-    classes = as_numpy("classes", classes)
     with _naming("classes"):
+        classes = as_numpy("classes", classes)
         given: Labels = np.asarray(sorted(classes) if isinstance(classes, (set, frozenset)) else classes)
         if given.ndim != 1:
             raise ValueError(f"classes: got an array of shape {given.shape}, expected a list of labels")
@@ -151,8 +180,11 @@ def check_labels(labels: Labels, known: Labels, *, closed: bool, capacity: int) 
     """Return all labels known from now on; reject labels of another type, outside a closed list, or too many."""
     if _is_text(labels) != _is_text(known):
         raise ValueError(f"y: got labels of type {labels.dtype}, expected {known.dtype} as in the classes known so far")
+    known, labels = _signed(known), _signed(labels)
+    if len(known) <= capacity and labels.dtype == known.dtype and set(known.tolist()).issuperset(labels.tolist()):
+        return known
     merged: Labels = np.union1d(known, labels)
-    if len(merged) != len(set(known.tolist()) | set(labels.tolist())):
+    if set(merged.tolist()) != set(known.tolist()) | set(labels.tolist()):
         raise ValueError(f"y: got labels of type {labels.dtype} that cannot be told apart as {merged.dtype}")
     unknown = np.setdiff1d(labels, known)
     if closed and len(unknown):
@@ -160,6 +192,12 @@ def check_labels(labels: Labels, known: Labels, *, closed: bool, capacity: int) 
     if len(merged) > capacity:
         raise ValueError(f"y: got class number {len(merged)}, expected at most {capacity}; set class_capacity higher")
     return merged
+
+
+def _signed(labels: Labels) -> Labels:
+    """Return labels of 64 bits with a sign if that is possible: int64 beside uint64 would become float64."""
+    fits = labels.dtype == np.uint64 and labels.max(initial=0) < 2**63
+    return labels.astype(np.int64) if fits else labels
 
 
 def check_count(name: str, value: Any) -> int:

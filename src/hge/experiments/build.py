@@ -12,8 +12,9 @@ import torch
 from hge.core.config import RunConfig
 from hge.core.events import Emit
 from hge.core.randomness import Keys
-from hge.data.catalogue import SCENARIOS, Request
+from hge.data.catalogue import SCENARIOS
 from hge.data.datasets import data_folder
+from hge.data.scenario_builders import Request
 from hge.data.scenarios import Scenario, mix, revisit
 from hge.experiments.methods import METHODS
 from hge.experts.eager import EagerPool
@@ -38,8 +39,8 @@ def check(config: RunConfig) -> None:
     info = SCENARIOS[config.scenario]
     if config.mix and config.mix not in SCENARIOS:
         raise ValueError(f"mix: got {config.mix!r}, expected one of {', '.join(SCENARIOS)}")
-    if config.tasks > info.most_tasks:
-        raise ValueError(f"tasks: got {config.tasks}, expected at most {info.most_tasks} for {info.name}")
+    if config.tasks > info.tasks and not info.unlimited:
+        raise ValueError(f"tasks: got {config.tasks}, expected at most {info.tasks} for {info.name}")
     for name, value, known in (("net", config.net, NETS), ("autoencoder", config.autoencoder, AUTOENCODERS)):
         if value not in known:
             raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(known)}")

@@ -2,44 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from hge.core.config import LearnerConfig, OptimiserConfig, RunConfig, ScoreConfig
-from hge.data.catalogue import SCENARIOS
+from hge.data.catalogue import SCENARIOS, PaperSettings
 from hge.experiments.methods import METHODS
-
-
-@dataclass(frozen=True)
-class PaperSettings:
-    """Settings per scenario from the paper's appendix."""
-
-    epochs: int
-    promotion_rate: float
-    """ε_promotion of HGE; GE's is 0.5 everywhere."""
-    convolutional: bool = False
-    adam: bool = False
-
-
-PAPER: dict[str, PaperSettings] = {
-    # The digits and image-folder scenarios are ours, with the paper's settings for MNIST and CIFAR-10.
-    "split-digits": PaperSettings(40, 0.98),
-    "permuted-digits": PaperSettings(20, 0.98),
-    "recurring-digits": PaperSettings(40, 0.98),
-    "pmnist": PaperSettings(40, 0.98),
-    "smnist": PaperSettings(40, 0.98),
-    "cif10": PaperSettings(200, 0.95, convolutional=True),
-    "cif100-10": PaperSettings(400, 0.75, convolutional=True, adam=True),
-    "cif100-20": PaperSettings(400, 0.80, convolutional=True, adam=True),
-    "imgnet-10": PaperSettings(400, 0.5, convolutional=True, adam=True),
-    "imgnet-20": PaperSettings(400, 0.65, convolutional=True, adam=True),
-    "mnist-kmnist": PaperSettings(100, 0.98),
-    "mnist-cif10": PaperSettings(200, 0.98, convolutional=True),
-    "cif10-inv": PaperSettings(200, 0.95, convolutional=True),
-    "cif-imgnet": PaperSettings(400, 0.5, convolutional=True, adam=True),
-    "image-folder": PaperSettings(40, 0.95, convolutional=True),
-    "cif100-superclasses": PaperSettings(400, 0.75, convolutional=True, adam=True),
-}
 
 RECIPE_INDEPENDENT = (
     *("tasks", "epochs", "seed", "batch_size", "test_batch_size", "mix", "visits", "blend"),
@@ -62,7 +30,7 @@ def build_config(scenario: str, method: str = "ge", recipe: str = "default", *, 
         raise ValueError(f"recipe: got {recipe!r}, expected one of {', '.join(RECIPES)}")
     if not 0 < epochs_scale <= 1e6:
         raise ValueError(f"epochs_scale: got {epochs_scale}, expected a number above 0, at most 1e6")
-    config = METHODS[method].configure(RECIPES[recipe](scenario), PAPER[scenario].promotion_rate)
+    config = METHODS[method].configure(RECIPES[recipe](scenario), SCENARIOS[scenario].paper.promotion_rate)
     return replace(config, method=method, epochs=max(1, round(config.epochs * epochs_scale)))
 
 
@@ -87,7 +55,8 @@ def changes(config: RunConfig) -> dict[str, Any]:
 
 def default(scenario: str) -> RunConfig:
     """Return the library's settings: sketches, sticky, newcomers answer."""
-    info, settings = SCENARIOS[scenario], PAPER[scenario]
+    info = SCENARIOS[scenario]
+    settings = info.paper
     return RunConfig(
         scenario=scenario,
         recipe="default",
@@ -107,7 +76,7 @@ def paper(scenario: str) -> RunConfig:
         default(scenario),
         recipe="paper",
         score=ScoreConfig(name="autoencoder", kl_weight=1.0, sampled=True),
-        optimiser=_papers_optimiser(PAPER[scenario]),
+        optimiser=_papers_optimiser(SCENARIOS[scenario].paper),
         learner=LearnerConfig(sticky=False, newcomers_answer=False, promote_by_replay=False, robust_review=False),
     )
 
@@ -118,7 +87,7 @@ def best(scenario: str) -> RunConfig:
     For digits an MLP four times as wide; for photographs four convolutions, trained on flipped and cropped images.
     """
     config = default(scenario)
-    convolutional = PAPER[scenario].convolutional
+    convolutional = SCENARIOS[scenario].paper.convolutional
     return replace(
         config,
         recipe="best",

@@ -15,7 +15,7 @@ from hge.core.files import SCHEMA, read_json
 from hge.data.catalogue import SCENARIOS
 from hge.experiments.methods import METHODS
 from hge.experiments.paper_tables import NOTES, ROUTE_SINGLE_SAMPLES, TITLES, Cell, paper_table
-from hge.experiments.recipes import PAPER, RECIPES, build_config
+from hge.experiments.recipes import RECIPES, build_config
 from hge.experiments.verdicts import RULE, Verdict, judge
 
 OURS = {"GE": "ge", "GE w/o review": "ge-no-review", "HGE": "hge", "TAME": "tame", "Separate": "separate"}
@@ -223,7 +223,7 @@ def _line(cell: Cell, number: int, runs: Sequence[Result]) -> Line:
         judge(cell, values["sample" if single else "batch"], failed, unpromoted + missed),
         protocol["recipe"],
         "" if number == 1 else "single samples" if single else f"batches of {protocol['test_batch_size']}",
-        f"{protocol['epochs']} of {PAPER[cell.scenario].epochs}",
+        f"{protocol['epochs']} of {SCENARIOS[cell.scenario].paper.epochs}",
         precision_of(protocol),
         len(runs),
         "" if number in (2, 3) else f"{unpromoted:g}",
@@ -260,7 +260,11 @@ def _empty_line(cell: Cell, verdict: Verdict) -> Line:
 
 def as_markdown(number: int, lines: Sequence[Line]) -> str:
     """Format a table as Markdown."""
-    rows = [" | ".join(HEADINGS), "|".join("---" for _ in HEADINGS), *(" | ".join(_texts(line)) for line in lines)]
+    rows = [
+        " | ".join(HEADINGS),
+        "|".join("---" for _ in HEADINGS),
+        *(" | ".join(map(_markdown, _texts(line))) for line in lines),
+    ]
     table = "\n".join(f"| {row} |" for row in rows)
     return "\n\n".join((f"**Table {number}. {TITLES[number]}**", table, *notes(number))) + "\n"
 
@@ -297,10 +301,25 @@ def _texts(line: Line) -> list[str]:
     return [str(value).replace("_", " ") or "–" for value in shown.values()]
 
 
-def _latex(text: str) -> str:
-    for plain, written in (("%", r"\%"), ("_", r"\_"), ("±", r"$\pm$"), ("–", "--")):
-        text = text.replace(plain, written)
-    return text
+def _markdown(text: str) -> str:
+    return text.translate(_MARKDOWN)
 
+
+def _latex(text: str) -> str:
+    return text.translate(_LATEX)
+
+
+_MARKDOWN = str.maketrans({"\n": " ", "<": "&lt;", **{sign: f"\\{sign}" for sign in "\\|`[]$"}})
+_LATEX = str.maketrans(
+    {
+        "±": r"$\pm$",
+        "–": "--",
+        "\n": " ",
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        **{sign: f"\\{sign}" for sign in "%_&$#{}"},
+    }
+)
 
 FORMATS = {"markdown": as_markdown, "latex": as_latex, "json": as_json}

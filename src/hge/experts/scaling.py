@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,37 +19,53 @@ MIN_RELATIVE_DEVIATION = 1e-6
 
 
 class Statistics(NamedTuple):
-    """Number, means and variances of rows, in double precision."""
+    """Number, means and variances of rows in double precision: arrays or, on a GPU, tensors.
 
-    rows: Tensor
-    mean: Tensor
-    variance: Tensor
+    For few rows arrays are faster than tensors.
+    """
 
-    @property
-    def deviation(self) -> Tensor:
-        """The standard deviations, not below what rounding makes of a constant."""
-        return self.variance.sqrt().maximum(self.mean.abs().mul_(MIN_RELATIVE_DEVIATION).clamp_min_(1e-30))
+    rows: Any
+    mean: Any
+    variance: Any
 
-    def standardised(self, x: Tensor) -> Tensor:
-        """Return inputs in standard deviations from the mean."""
-        scaled = (x.double() - self.mean).div_(self.deviation)
-        return scaled.clamp_(-MAX_DEVIATIONS, MAX_DEVIATIONS).to(x.dtype)
+    @classmethod
+    def of(cls, *tensors: Tensor) -> Statistics:
+        """Return statistics in the memory of these tensors."""
+        return cls(*(tensor if tensor.is_cuda else tensor.numpy() for tensor in tensors))
 
-    @torch.no_grad()
-    def including(self, x: Tensor) -> Statistics:
-        """Return the statistics of these rows and others together; one row cannot move them far."""
+    @classmethod
+    def none(cls, *size: int) -> Statistics:
+        """Return statistics of no rows, as arrays."""
+        return cls(np.zeros(()), np.zeros(size), np.zeros(size))
+
+    def standardised(self, x: Any) -> Any:
+        """Return inputs in standard deviations from the mean, in double precision."""
+        library = np if isinstance(x, np.ndarray) else torch
+        scaled = (x - self.mean) / self._deviation(library)
+        return library.clip(scaled, -MAX_DEVIATIONS, MAX_DEVIATIONS, out=scaled)
+
+    def including(self, x: Any) -> Statistics:
+        """Return the statistics of these rows and the others together; one row cannot move them far."""
+        library = np if isinstance(x, np.ndarray) else torch
         # An input that was constant so far may take any value.
-        limit = (MAX_DEVIATIONS * self.deviation).masked_fill_(self.variance <= 0, torch.inf)
-        x = x.double().clamp(self.mean - limit, self.mean + limit)
-        variance, mean = torch.var_mean(x, [0, *range(2, x.ndim)], correction=0)
-        shift, rows = mean.view_as(self.mean) - self.mean, self.rows + len(x)
+        limit = library.where(self.variance > 0, MAX_DEVIATIONS * self._deviation(library), np.inf)
+        apart = library.minimum(library.maximum(x - self.mean, -limit), limit)
+        dims, size = (0, *range(2, x.ndim)), self.mean.shape
+        shift = apart.mean(dims).reshape(size)
+        spread = library.square(apart - shift).mean(dims).reshape(size)
+        rows = self.rows + len(x)
         share = len(x) / rows
-        between = (1 - share) * shift.square()
-        return Statistics(
-            rows,
-            self.mean + share * shift,
-            self.variance + share * (variance.view_as(self.mean) - self.variance + between),
-        )
+        variance = self.variance + share * (spread - self.variance + (1 - share) * shift * shift)
+        return Statistics(rows, self.mean + share * shift, variance)
+
+    def copy_to(self, others: Statistics) -> None:
+        """Replace the values of others by these."""
+        for own, other in zip(self, others, strict=True):
+            other[...] = own
+
+    def _deviation(self, library: Any) -> Any:
+        """Return the standard deviations, not below what rounding makes of a constant."""
+        return library.maximum(library.sqrt(self.variance), MIN_RELATIVE_DEVIATION * abs(self.mean) + 1e-30)
 
 
 class Standardise(nn.Module):
@@ -78,19 +95,15 @@ class Standardise(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the inputs in standard deviations from the mean; in training mode, after including them in both."""
+        rows = x.detach() if x.is_cuda else x.detach().numpy()
         if self.training:
-            self.replace(self.statistics.including(x.detach()))
-        return self.statistics.standardised(x)
+            self.statistics.including(rows).copy_to(self.statistics)
+        return torch.as_tensor(self.statistics.standardised(rows), dtype=x.dtype)
 
     @property
     def statistics(self) -> Statistics:
         """The statistics, not copied."""
-        return Statistics(self.rows, self.mean, self.variance)
-
-    def replace(self, statistics: Statistics) -> None:
-        """Replace the statistics, in place."""
-        for own, new in zip(self.statistics, statistics, strict=True):
-            own.copy_(new)
+        return Statistics.of(self.rows, self.mean, self.variance)
 
 
 @contextmanager

@@ -71,7 +71,7 @@ class StreamBelief:
         """
         self._grow(experts)
         if experts == 1 and self.in_use == 0:
-            return np.repeat([[1.0], [0.0]], choices.shape[1], axis=1)
+            return np.array([[1.0], [0.0]]) * np.ones(choices.shape[1])
         # Not both: observers see the same inputs, so that their agreement is no independent evidence.
         observer = self.most_reliable
         likelihood = np.log(self._emissions()[observer][:, choices[observer]])  # [hypotheses, rows]
@@ -124,7 +124,7 @@ class StreamBelief:
 
 def _included(counts: FloatArray, choices: IntArray) -> FloatArray:
     """Return the counts [observers, experts] with more rows."""
-    new = [np.bincount(own, minlength=counts.shape[1]) for own in choices]
+    new = np.array([np.bincount(own, minlength=counts.shape[1]) for own in choices])
     return _limited(counts + new, REMEMBERED)
 
 

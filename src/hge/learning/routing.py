@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -84,20 +85,18 @@ class Answerer:
 
     def stream_probabilities(self, x: Tensor, outputs: int) -> FloatArray:
         """Return [rows, outputs]: class probabilities of all experts, weighted by the belief in each."""
-        memory, belief, device = self.learner.memory, self._belief(x), self.learner.pool.device
+        learner, memory, belief = self.learner, self.learner.memory, self._belief(x)
         assert memory is not None
-        parts = zip(
-            torch.split(x, ROWS_AT_ONCE), np.split(belief, range(ROWS_AT_ONCE, len(x), ROWS_AT_ONCE), 1), strict=True
+        aside = cache(lambda: memory.rows_aside(learner.recent, learner.experts[learner.last_used]))
+        return np.concatenate(
+            [memory.mixture(x[part].to(learner.pool.device), belief[:, part], outputs, aside) for part in _parts(x)]
         )
-        aside = memory.rows_aside(self.learner.recent, self.learner.experts[self.learner.last_used])
-        return np.concatenate([memory.mixture(rows.to(device), share, outputs, aside) for rows, share in parts])
 
     def _belief(self, x: Tensor) -> FloatArray:
         """Return [experts + 1, rows]: the belief that each row belongs to each expert, or to the rows set aside."""
-        memory, experts = self.learner.memory, len(self.learner.experts)
+        memory, experts, device = self.learner.memory, len(self.learner.experts), self.learner.pool.device
         assert memory is not None
-        device = self.learner.pool.device
-        choices = [memory.choices(part.to(device), experts) for part in torch.split(x, ROWS_AT_ONCE)]
+        choices = [memory.choices(x[part].to(device), experts) for part in _parts(x)]
         return memory.belief.posterior(np.concatenate(choices, axis=1), experts)
 
     def mixture(self, x: Tensor, outputs: int) -> FloatArray:
@@ -234,6 +233,11 @@ class Answerer:
             rows = [self.learner.pool.scores([expert], b.batch.x)[0] for b in kept]
             self._replay_scores[key] = version, np.concatenate([*rows, np.zeros(0 if rows else 1)])
         return self._replay_scores[key][1]
+
+
+def _parts(x: Tensor) -> list[slice]:
+    """Return the parts of rows that are predicted at once."""
+    return [slice(start, start + ROWS_AT_ONCE) for start in range(0, len(x), ROWS_AT_ONCE)]
 
 
 def ask(pool: ExpertPool, x: Tensor, routes: Routes, outputs: int) -> FloatArray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import log
 from typing import Any
 
@@ -56,10 +56,10 @@ class StreamMemory:
 
     def rehearse(self, expert: Expert, batch: Batch, step: int) -> None:
         """Train an expert's network further on the batch and on remembered rows: often while it is young."""
-        trained = expert.batches_trained
-        for number in range(_steps_until(trained + 1) - _steps_until(trained)):
-            nearest = self.companions[expert.id].nearest
-            rows = self.keys.rng("rehearsal", step, expert.id, number).integers(0, len(nearest), REHEARSED)
+        trained, nearest = expert.batches_trained, self.companions[expert.id].nearest
+        steps = _steps_until(trained + 1) - _steps_until(trained)
+        drawn = self.keys.integers(len(nearest), steps * REHEARSED, "rehearsal", step, expert.id)
+        for rows in drawn.reshape(steps, REHEARSED):
             x = torch.from_numpy(nearest.x[rows]).view(-1, *batch.x.shape[1:]).to(batch.x)
             y = torch.from_numpy(nearest.y[rows]).to(batch.y)
             self.pool.rehearse(expert.id, Batch(torch.cat([batch.x, x]), torch.cat([batch.y, y])), step)
@@ -100,19 +100,24 @@ class StreamMemory:
         own = self.companions.get(expert)
         return network if own is None else own.probabilities(flat(x), network)
 
-    def mixture(self, x: Tensor, posterior: FloatArray, outputs: int, aside: NearestRows) -> FloatArray:
+    def mixture(
+        self, x: Tensor, posterior: FloatArray, outputs: int, rows_aside: Callable[[], NearestRows]
+    ) -> FloatArray:
         """Return [rows, outputs]: the probabilities of the experts and of the rows set aside, by the belief in each."""
-        result, weight = np.zeros((len(x), outputs)), np.where(posterior < NEGLIGIBLE, 0.0, posterior)
-        for hypothesis, share in enumerate(weight):
-            rows = np.flatnonzero(share)
-            if not len(rows):
-                continue
-            asked = x[torch.from_numpy(rows)]
-            if hypothesis < len(weight) - 1:
-                found = self.probabilities(hypothesis, asked, outputs)
-            else:
-                found = aside.probabilities(flat(asked), outputs)
-            result[rows] += share[rows, None] * found
+
+        def ask(hypothesis: int, x: Tensor) -> FloatArray:
+            aside = hypothesis == len(posterior) - 1
+            return rows_aside().probabilities(flat(x), outputs) if aside else self.probabilities(hypothesis, x, outputs)
+
+        weight = np.where(posterior < NEGLIGIBLE, 0.0, posterior)
+        believed = np.flatnonzero(weight.any(axis=1)).tolist()
+        if len(believed) == 1:
+            return ask(believed[0], x)
+        result = np.zeros((len(x), outputs))
+        for hypothesis in believed:
+            rows = np.flatnonzero(weight[hypothesis])
+            asked = x if len(rows) == len(x) else x[torch.from_numpy(rows)]
+            result[rows] += weight[hypothesis, rows, None] * ask(hypothesis, asked)
         mixed: FloatArray = result / result.sum(axis=1, keepdims=True)
         return mixed
 

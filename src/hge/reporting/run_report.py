@@ -109,7 +109,8 @@ def render(template: str, **values: Any) -> str:
     pages = Environment(
         loader=PackageLoader("hge.reporting"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    return pages.get_template(template).render(**values)
+    page = pages.get_template(template).render(**values)
+    return page.encode("utf-8", "replace").decode()  # names of files need not be UTF-8
 
 
 def describe_events(record: RunRecord) -> list[dict[str, Any]]:

@@ -178,7 +178,7 @@ def test_what_has_an_option_of_its_own_is_not_set(setting: str) -> None:
 
 @pytest.mark.slow
 def test_one_that_fails_or_dies_leaves_the_others_alone(tmp_path: Path) -> None:
-    good, dying = jobs_of([("split-digits", "ge")], seeds=2)
+    good, dying = jobs_of([("split-digits", "ge")], seeds=2, epochs_scale=0.03)
     [failing] = jobs_of([("smnist", "ge")])  # of which there are no data
     workspace = Workspace(tmp_path / "work", data=tmp_path)
     executor = LocalExecutor(workspace, workers=2)

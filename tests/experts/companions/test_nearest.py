@@ -26,15 +26,45 @@ def test_agrees_with_scikit_learn_about_the_neighbours() -> None:
     assert_allclose(found, expected / expected.sum(axis=1, keepdims=True), rtol=1e-3)
 
 
+def kept(memory: NearestRows) -> list[tuple[int, float]]:
+    return sorted(zip(memory.y.tolist(), memory.x[:, 0].tolist(), strict=True))
+
+
 def test_forgets_the_oldest_rows_of_the_most_frequent_class() -> None:
     memory = NearestRows(capacity=5)
     memory.add(np.arange(4, dtype=np.float32)[:, None], np.array([0, 0, 0, 1]))
     memory.add(np.arange(4, 8, dtype=np.float32)[:, None], np.array([2, 2, 2, 2]))
-    assert_array_equal(memory.x.ravel(), [1, 2, 3, 6, 7])
-    assert_array_equal(memory.y, [0, 0, 1, 2, 2])
+    assert kept(memory) == [(0, 1), (0, 2), (1, 3), (2, 6), (2, 7)]
     memory.add(np.arange(9, dtype=np.float32)[:, None], np.zeros(9, np.int64))
-    assert_array_equal(memory.y, [1, 2, 2, 0, 0])
-    assert_array_equal(memory.x.ravel(), [3, 6, 7, 7, 8])
+    assert kept(memory) == [(0, 7), (0, 8), (1, 3), (2, 6), (2, 7)]
+    memory.add(np.array([[9.0]], np.float32), np.array([3]))
+    assert kept(memory) == [(0, 8), (1, 3), (2, 6), (2, 7), (3, 9)]
+
+
+@pytest.mark.parametrize("size", [1, 7, 200])
+def test_what_is_kept_does_not_depend_on_the_calls(size: int) -> None:
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(200, 3)).astype(np.float32), rng.integers(0, 4, 200)
+    memory, other = NearestRows(capacity=60), NearestRows(capacity=60)
+    for start in range(0, 200, 32):
+        memory.add(x[start : start + 32], y[start : start + 32])
+    for start in range(0, 200, size):
+        other.add(x[start : start + size], y[start : start + size])
+    assert_array_equal(memory.x, other.x)
+    assert_array_equal(memory.y, other.y)
+    assert np.bincount(memory.y).tolist() == [15] * 4
+
+
+@pytest.mark.parametrize("capacity", [ROWS_FOR_SCALE // 2, 2 * ROWS_FOR_SCALE])
+def test_rows_are_measured_anew_when_they_are_replaced(capacity: int) -> None:
+    """Distances are kept between calls; those of replaced rows must not be."""
+    memory, fresh = NearestRows(capacity), NearestRows(capacity)
+    asked = rows(20)[0]
+    for _ in range(12):
+        memory.add(*rows(40))
+        found = memory.probabilities(asked, 3)
+        fresh.load_state(memory.state())
+        assert_array_equal(found, fresh.probabilities(asked, 3))
 
 
 @pytest.mark.parametrize("rows_seen", [20, 2 * ROWS_FOR_SCALE])
@@ -63,11 +93,12 @@ def test_rows_far_from_zero_are_told_apart() -> None:
 
 def test_state_is_restored() -> None:
     memory, other = NearestRows(capacity=300), NearestRows(capacity=300)
-    memory.add(*rows(200))
-    other.load_state(memory.state())
-    asked = rows(10)[0]
-    assert_array_equal(memory.probabilities(asked, 3), other.probabilities(asked, 3))
-    more = rows(200)
-    memory.add(*more)
-    other.add(*more)
-    assert_array_equal(memory.probabilities(asked, 3), other.probabilities(asked, 3))
+    for _ in range(2):  # the second time, rows have been replaced
+        memory.add(*rows(200))
+        other.load_state(memory.state())
+        asked, more = rows(10)[0], rows(200)
+        assert_array_equal(memory.probabilities(asked, 3), other.probabilities(asked, 3))
+        for one in (memory, other):
+            one.add(*more)
+        assert_array_equal(memory.x, other.x)
+        assert_array_equal(memory.probabilities(asked, 3), other.probabilities(asked, 3))

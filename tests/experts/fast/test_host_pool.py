@@ -122,11 +122,24 @@ def test_a_forward_pass_is_forgotten_when_the_expert_changes(
         batch = batch_for(pool, seed=51)
         if looks:
             pool.loss(0, batch, step=9)
+            pool.logits(0, batch.x)
         pool = change(pool, batch)
-        states.append((pool.train(0, batch, step=9), pool.state(0)))
-    assert states[0][0] == states[1][0]
-    for tensor_name, tensor in states[0][1].items():
-        assert torch.equal(tensor, states[1][1][tensor_name]), tensor_name
+        states.append({"logits": pool.logits(0, batch.x), "loss": torch.tensor(pool.train(0, batch, step=9))})
+        states[-1] |= pool.state(0)
+    for tensor_name, tensor in states[0].items():
+        assert torch.equal(tensor, states[1][tensor_name]), tensor_name
+
+
+def test_logits_are_of_these_rows_even_if_the_caller_changes_them() -> None:
+    pool, plain = make(SPECS["adam, scaled"]), EagerPool(SPECS["adam, scaled"], Keys(seed=3), CPU)
+    for one in (pool, plain):
+        learn_all_kinds(one)
+    x = batch_for(pool, seed=51).x
+    for _ in range(2):
+        for expert in (0, 1):
+            assert torch.equal(pool.logits(expert, x), plain.logits(expert, x))
+        assert torch.equal(pool.logits(1, x[:1]), plain.logits(1, x[:1]))
+        x += 1
 
 
 def test_a_forward_pass_is_of_one_batch_and_one_step() -> None:

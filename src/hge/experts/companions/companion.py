@@ -12,6 +12,9 @@ from hge.experts.companions.linear import LinearModel
 from hge.experts.companions.nearest import FloatArray, FloatRows, Labels, NearestRows
 from hge.experts.companions.opinions import OpinionPool
 
+ROWS_KEPT = 256
+"""Rows of a call up to which opinions are kept."""
+
 
 class Companion:
     """The nearest rows and the linear model of one expert, pooled with its network."""
@@ -20,6 +23,8 @@ class Companion:
         self.nearest = NearestRows(memory_rows)
         self.linear = LinearModel(inputs)
         self.pool = OpinionPool(models=3)
+        self._last: tuple[int, bytes, list[FloatArray]] | None = None
+        """Number of classes, rows, and what nearest rows and linear model said of them, until they learn."""
 
     def probabilities(self, x: FloatRows, network: FloatArray) -> FloatArray:
         """Return [rows, classes], given those of the network; the network's own before any row was learned."""
@@ -31,6 +36,7 @@ class Companion:
             self.pool.learn(self._opinions(x, network), y)
         self.linear.learn(x, y)
         self.nearest.add(x, y)
+        self._last = None
 
     def state(self) -> dict[str, Tensor]:
         """Return all tensors, by name."""
@@ -44,10 +50,23 @@ class Companion:
             prefix = f"{part}."
             owner.load_state({n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)})
         self.pool.weights = tensors["weights"].numpy().copy()
+        self._last = None
 
     def _opinions(self, x: FloatRows, network: FloatArray) -> list[FloatArray]:
+        """Return the probabilities of the network, the nearest rows and the linear model.
+
+        The last two are kept for rows of one batch: often it is predicted first, and then learned.
+        """
         classes = network.shape[1]
-        return [network, self.nearest.probabilities(x, classes), self.linear.probabilities(x, classes)]
+        if len(x) > ROWS_KEPT:
+            return [network, *self._others(x, classes)]
+        rows = x.tobytes()
+        if self._last is None or self._last[:2] != (classes, rows):
+            self._last = classes, rows, self._others(x, classes)
+        return [network, *self._last[2]]
+
+    def _others(self, x: FloatRows, classes: int) -> list[FloatArray]:
+        return [self.nearest.probabilities(x, classes), self.linear.probabilities(x, classes)]
 
 
 def flat(x: Tensor) -> FloatRows:

@@ -10,10 +10,9 @@ from torch import Tensor
 
 from hge.experts.companions.nearest import FloatArray, FloatRows, Labels
 from hge.experts.companions.opinions import softmax
+from hge.experts.scaling import Statistics
 
 ROWS_PER_STEP = 4
-FARTHEST = 10.0
-"""Standard deviations from the mean at which inputs are clipped."""
 
 
 class LinearModel:
@@ -29,8 +28,7 @@ class LinearModel:
     """
 
     def __init__(self, inputs: int) -> None:
-        self.rows = 0
-        self.mean, self.variance = np.zeros(inputs), np.zeros(inputs)
+        self.statistics = Statistics.none(inputs)
         self.weights = np.zeros((1 + inputs, 0))
         """[1 + inputs, classes seen]; the first is the intercept."""
 
@@ -39,14 +37,12 @@ class LinearModel:
         missing = int(y.max()) + 1 - self.weights.shape[1]
         if missing > 0:
             self.weights = np.pad(self.weights, ((0, 0), (0, missing)))
-        self._measure(x)
-        rows = self._standardised(x)
-        rate = 1 / np.einsum("ij,ij->i", rows, rows)[:, None]
+        self.statistics = self.statistics.including(x)
+        rows, right = self._standardised(x), np.eye(self.weights.shape[1])[y]
+        steps = (rows / np.square(rows).sum(axis=1, keepdims=True)).T
         for start in range(0, len(x), ROWS_PER_STEP):
             part = slice(start, start + ROWS_PER_STEP)
-            error = softmax(rows[part] @ self.weights)
-            error[np.arange(len(error)), y[part]] -= 1
-            self.weights -= rows[part].T @ (error * rate[part])
+            self.weights -= steps[:, part] @ (softmax(rows[part] @ self.weights) - right[part])
 
     def probabilities(self, x: FloatRows, classes: int) -> FloatArray:
         """Return [rows, classes]; classes that it has not seen have probability 0."""
@@ -57,33 +53,16 @@ class LinearModel:
 
     def state(self) -> dict[str, Tensor]:
         """Return the statistics of the inputs and the weights."""
-        arrays = {"mean": self.mean, "variance": self.variance, "weights": self.weights, "rows": np.array(self.rows)}
-        return {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
+        arrays = self.statistics._asdict() | {"weights": self.weights}
+        return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""
-        self.mean, self.variance, self.weights = (
-            tensors[name].numpy().copy() for name in ("mean", "variance", "weights")
-        )
-        self.rows = int(tensors["rows"])
-
-    def _measure(self, x: FloatRows) -> None:
-        """Include rows in mean and variance; far ones count as near ones, so that none can move them far."""
-        rows = x.astype(np.float64)
-        far = np.where(self.variance > 0, FARTHEST * self._deviation, np.inf)  # a constant input may take any value
-        rows = np.clip(rows, self.mean - far, self.mean + far)
-        share = len(rows) / (self.rows + len(rows))
-        apart = rows.mean(axis=0) - self.mean
-        self.variance += share * (rows.var(axis=0) - self.variance) + share * (1 - share) * apart**2
-        self.mean += share * apart
-        self.rows += len(rows)
-
-    @property
-    def _deviation(self) -> FloatArray:
-        deviation: FloatArray = np.maximum(np.sqrt(self.variance), 1e-6 * np.abs(self.mean) + 1e-30)
-        return deviation
+        arrays = {name: tensors[name].numpy().copy() for name in (*Statistics._fields, "weights")}
+        self.weights = arrays.pop("weights")
+        self.statistics = Statistics(**arrays)
 
     def _standardised(self, x: FloatRows) -> FloatArray:
         rows = np.ones((len(x), len(self.weights)))
-        rows[:, 1:] = np.clip((x - self.mean) / self._deviation, -FARTHEST, FARTHEST)
+        rows[:, 1:] = self.statistics.standardised(x)
         return rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -37,37 +38,44 @@ class NearestRows:
         self.capacity = capacity
         self.x: FloatRows = np.empty((0, 0), np.float32)
         self.y: Labels = np.empty(0, np.int64)
+        self.arrival: Labels = np.empty(0, np.int64)
+        """[rows] The row that came first has the lowest number."""
         self.scale: FloatRows | None = None
         """[2, inputs] What is subtracted from inputs, and what they are then multiplied by; None until there are enough
         rows to determine it."""
-        self._measured: tuple[FloatRows, FloatRows, FloatRows] | None = None
+        self._places: list[deque[int]] = []
+        """Of each class: where its rows are, the oldest first."""
+        self._measured: tuple[FloatRows, FloatRows] | None = None
+        """The scale in use, and the rows in its units with the sums of their squares."""
 
     def __len__(self) -> int:
         return len(self.y)
 
     def add(self, x: FloatRows, y: Labels) -> None:
-        """Remember flat rows; beyond the capacity, forget the oldest rows of the most frequent classes."""
-        self.x = np.concatenate([self.x, x]) if len(self) else x.copy()
-        self.y = np.concatenate([self.y, y])
-        if len(self) > self.capacity:
-            kept = _latest_of_each_class(self.y, self.capacity)
-            self.x, self.y = self.x[kept], self.y[kept]
-        self._measured = None
+        """Remember flat rows; beyond the capacity, each replaces the oldest row of the most frequent class."""
+        if not len(self):
+            self.x = np.empty((0, x.shape[1]), np.float32)
+        room = self.capacity - len(self)
+        if room > 0:
+            self._append(x[:room], y[:room])
+            x, y = x[room:], y[room:]
+        if len(y):
+            self._replace(x, y)
         if self.scale is None and len(self) >= ROWS_FOR_SCALE:
-            self.scale = self._scale()
+            self.scale, self._measured = self._scale(), None
 
     def probabilities(self, x: FloatRows, classes: int) -> FloatArray:
         """Return [rows, classes]: the shares of the classes among the nearest rows, the nearer ones counting more."""
         if self._measured is None:
             scale = self._scale() if self.scale is None else self.scale
-            rows = (self.x - scale[0]) * scale[1]
-            self._measured = scale, rows, np.einsum("ij,ij->i", rows, rows)
-        scale, known, squares = self._measured
-        rows = (x - scale[0]) * scale[1]
-        apart = np.einsum("ij,ij->i", rows, rows)[:, None] + squares - 2 * rows @ known.T
-        count = min(NEIGHBOURS, len(self))
-        nearest = np.argpartition(apart, count - 1, axis=1)[:, :count]
-        distance = np.sqrt(np.maximum(np.take_along_axis(apart, nearest, axis=1), 0.0), dtype=np.float64)
+            self._measured = scale, _with_squares(self.x, scale)
+        scale, known = self._measured
+        rows = _with_squares(x, scale)
+        squares = rows[:, -1:].copy()
+        rows[:, :-1] *= -2
+        rows[:, -1] = 1
+        nearest, apart = _smallest(rows @ known.T, min(NEIGHBOURS, len(self)))
+        distance = np.sqrt(np.maximum(apart + squares, 0.0), dtype=np.float64)
         weight = 1 / (distance / np.maximum(distance.mean(axis=1, keepdims=True), 1e-30) + CLOSE)
         votes = np.zeros((len(x), classes))
         np.add.at(votes, (np.arange(len(x))[:, None], self.y[nearest]), weight)
@@ -75,20 +83,73 @@ class NearestRows:
         return shares
 
     def state(self) -> dict[str, Tensor]:
-        """Return the rows, the labels and the scale."""
-        found = {"x": torch.from_numpy(self.x.copy()), "y": torch.from_numpy(self.y.copy())}
+        """Return the rows, their labels and order, and the scale."""
+        found = {name: torch.from_numpy(getattr(self, name).copy()) for name in ("x", "y", "arrival")}
         return found if self.scale is None else found | {"scale": torch.from_numpy(self.scale.copy())}
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""
-        self.x, self.y = tensors["x"].numpy().copy(), tensors["y"].numpy().copy()
+        self.x, self.y, self.arrival = (tensors[name].numpy().copy() for name in ("x", "y", "arrival"))
         self.scale = tensors["scale"].numpy().copy() if "scale" in tensors else None
+        self._places, self._measured = [], None
+        for place in self.arrival.argsort().tolist():
+            self._places_of(int(self.y[place])).append(place)
+
+    def _append(self, x: FloatRows, y: Labels) -> None:
+        for place, label in enumerate(y.tolist(), len(self)):
+            self._places_of(label).append(place)
+        self.arrival = np.concatenate([self.arrival, self._next_arrival + np.arange(len(y))])
+        self.x, self.y = np.concatenate([self.x, x]), np.concatenate([self.y, y])
         self._measured = None
+
+    def _replace(self, x: FloatRows, y: Labels) -> None:
+        places = []
+        self._places_of(int(y.max()))
+        for label in y.tolist():
+            own, crowded = self._places[label], max(self._places, key=len)
+            if len(own) == len(crowded):  # with the new row, its class is the most frequent one
+                crowded = own
+            places.append(crowded.popleft())
+            own.append(places[-1])
+        self.arrival[places] = self._next_arrival + np.arange(len(y))
+        self.x[places], self.y[places] = x, y
+        if self.scale is None:
+            self._measured = None
+        elif self._measured is not None:
+            self._measured[1][places] = _with_squares(x, self.scale)
+
+    def _places_of(self, label: int) -> deque[int]:
+        self._places += (deque() for _ in range(label + 1 - len(self._places)))
+        return self._places[label]
+
+    @property
+    def _next_arrival(self) -> int:
+        return int(self.arrival.max(initial=-1)) + 1
 
     def _scale(self) -> FloatRows:
         rows = torch.from_numpy(self.x).double()  # distances of rows far from 0 would be lost to rounding
         scale: FloatRows = torch.stack([rows.median(0).values, 1 / units_of(rows)]).float().numpy()
         return scale
+
+
+def _with_squares(x: FloatRows, scale: FloatRows) -> FloatRows:
+    """Return [rows, inputs + 1]: the rows in the units of a scale, and the sum of the squares of each."""
+    rows = np.empty((len(x), x.shape[1] + 1), np.float32)
+    inside = rows[:, :-1]
+    np.multiply(np.subtract(x, scale[0], out=inside), scale[1], out=inside)
+    np.einsum("ij,ij->i", inside, inside, out=rows[:, -1])
+    return rows
+
+
+def _smallest(values: FloatRows, count: int) -> tuple[Labels, FloatRows]:
+    """Return [rows, count]: the places of the smallest values of each row, and these values; changes `values`."""
+    rows, places = np.arange(len(values)), np.empty((len(values), count), np.int64)
+    found = np.empty((len(values), count), np.float32)
+    for number in range(count):  # for a few, faster than a partition
+        places[:, number] = place = values.argmin(axis=1)
+        found[:, number] = values[rows, place]
+        values[rows, place] = np.inf
+    return places, found
 
 
 def common_scale(memories: Sequence[NearestRows]) -> FloatRows | None:
@@ -101,19 +162,3 @@ def common_scale(memories: Sequence[NearestRows]) -> FloatRows | None:
         return np.stack([middles.mean(axis=0), factors[0]]).astype(np.float32)
     spread = np.sqrt((1 / factors**2).mean(axis=0) + middles.var(axis=0))
     return np.stack([middles.mean(axis=0), 1 / spread]).astype(np.float32)
-
-
-def _latest_of_each_class(y: Labels, capacity: int) -> npt.NDArray[np.bool_]:
-    """Return which rows are among the last ones of their class, as many of each class as fit into the capacity.
-
-    >>> _latest_of_each_class(np.array([7, 7, 3, 7, 7]), capacity=3).tolist()  # two of class 7, the one of class 3
-    [False, False, True, True, True]
-    """
-    _, kind, counts = np.unique(y[::-1], return_inverse=True, return_counts=True)
-    order = np.argsort(kind, kind="stable")
-    age = np.empty(len(y), np.int64)  # 0 for the last row of a class
-    age[order] = np.arange(len(y)) - np.repeat(np.cumsum(counts) - counts, counts)
-    quota = int(np.sort(age)[capacity - 1])
-    full = age < quota
-    latest: npt.NDArray[np.bool_] = full | ((age == quota) & (np.cumsum(age == quota) <= capacity - full.sum()))
-    return latest[::-1]

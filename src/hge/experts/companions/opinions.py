@@ -43,7 +43,8 @@ class OpinionPool:
         self.weights = np.clip(self.weights + RATE * gain, 0.0, HIGHEST)
 
     def _pooled(self, logarithms: FloatArray) -> FloatArray:
-        return softmax(np.tensordot(self.weights, logarithms, 1))
+        models, rows, classes = logarithms.shape
+        return softmax((self.weights @ logarithms.reshape(models, -1)).reshape(rows, classes))
 
 
 def softmax(logits: FloatArray) -> FloatArray:
@@ -55,6 +56,6 @@ def softmax(logits: FloatArray) -> FloatArray:
 
 def _logarithms(opinions: list[FloatArray]) -> FloatArray:
     """Return [models, rows, classes]."""
-    stacked = np.stack(opinions)
+    stacked = np.array(opinions)
     logarithms: FloatArray = np.log((1 - DOUBT) * stacked + DOUBT / stacked.shape[2])
     return logarithms

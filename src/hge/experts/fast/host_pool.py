@@ -21,6 +21,9 @@ from hge.experts.pool import train_one_by_one
 from hge.experts.pool_spec import PoolSpec
 from hge.gating.switch_detection import LossStats
 
+ROWS_KEPT = 256
+"""Rows of a call up to which their logits are kept."""
+
 
 def build_fast_pool(spec: PoolSpec, keys: Keys, device: torch.device) -> StackedPool:
     """Return the fastest pool for these networks on this device."""
@@ -37,8 +40,20 @@ class Looked(NamedTuple):
     passed: ForwardPass
 
 
+class Predicted(NamedTuple):
+    """The logits of rows, and what they were computed for."""
+
+    x: Tensor
+    key: tuple[int, int]
+    """Expert, and its version."""
+    logits: Tensor
+
+
 class HostPool(StackedPool):
     """Pool of MLPs on a CPU. Computing a loss before training on the same batch costs nothing extra."""
+
+    looked: Looked | None
+    predicted: Predicted | None
 
     def create(self, expert: int) -> None:
         """Add an untrained expert, its weights drawn by (seed, expert)."""
@@ -86,14 +101,20 @@ class HostPool(StackedPool):
         return train_one_by_one(self, expert, items, losses, epsilon, ordered_pairs)
 
     def logits(self, expert: int, x: Tensor) -> Tensor:
-        """Return the logits."""
-        return self._network(expert, for_prediction=True).logits(self.store.prepare(x)).nan_to_num_()
+        """Return the logits; keep them, since rows that are predicted are often learned next."""
+        key, kept = (expert, self.store.versions[expert]), self.predicted
+        if kept is not None and kept.key == key and torch.equal(kept.x, x):
+            return kept.logits
+        logits = self._network(expert, for_prediction=True).logits(self.store.prepare(x)).nan_to_num_()
+        if len(x) <= ROWS_KEPT:
+            self.predicted = Predicted(x.clone(), key, logits)
+        return logits
 
     def _read_networks(self) -> None:
         """Read the networks of the store, whose tensors stay where they are."""
         self.slot, self.copy = LinearLayers(self.store.net), LinearLayers(self.store.eval_net)
         self.step = FusedStep(self.store.optimiser)
-        self.looked: Looked | None = None
+        self.looked = self.predicted = None
 
     def _network(self, expert: int, *, for_prediction: bool) -> LinearLayers:
         """Return a network with this expert's weights: those for prediction, or those being trained."""
@@ -122,8 +143,8 @@ class HostPool(StackedPool):
         if skip:
             return False
         self.step(gradients)
-        if self.slot.scale is not None and passed.statistics is not None:
-            self.slot.scale.replace(passed.statistics)
+        if self.slot.statistics is not None and passed.statistics is not None:
+            passed.statistics.copy_to(self.slot.statistics)
         if self.store.average is not None:
             self.store.average.update(skip)
         self.store.versions[expert] += 1

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from hge.experts.scaling import Standardise, Statistics
 
 aten = torch.ops.aten
+MEAN, NO_LABEL = 1, -100
+"""How aten names a mean over rows, and a label that does not count: the defaults of `cross_entropy`."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class ForwardPass:
     """The inputs of each layer, and the logits."""
     log_probabilities: Tensor
     y: Tensor
+    rows: Tensor
+    """Their number."""
     loss: Tensor
     statistics: Statistics | None
     """New statistics of the inputs, these rows included; None if they stay as they are."""
@@ -42,10 +46,11 @@ class LinearLayers:
 
     def __init__(self, net: nn.Module) -> None:
         leaves = [module for module in net.modules() if not list(module.children())]
-        self.scale = next((module for module in leaves if isinstance(module, Standardise)), None)
+        self.statistics = next((module.statistics for module in leaves if isinstance(module, Standardise)), None)
         self.layers: list[tuple[Tensor, Tensor]] = []
         self.rectified: list[bool] = []
         """Whether a ReLU follows each layer."""
+        self.one = torch.ones(())
         for module in leaves:
             if isinstance(module, nn.Linear):
                 self.layers.append((module.weight.detach(), module.bias.detach()))
@@ -57,31 +62,29 @@ class LinearLayers:
 
     def logits(self, x: Tensor) -> Tensor:
         """Return the logits, as in evaluation mode."""
-        return self._through(x if self.scale is None else self.scale.statistics.standardised(x))[-1]
+        return self._through(_standardised(x, self.statistics))[-1]
 
     def forward(self, x: Tensor, y: Tensor, *, include: bool) -> ForwardPass:
         """Return a forward pass; `include` the rows in the statistics of the inputs, as in training mode."""
-        known = None if self.scale is None else self.scale.statistics
-        included = known.including(x) if include and known is not None else None
-        used = included or known
-        passed = self._through(x if used is None else used.standardised(x))
+        included = self.statistics.including(x.numpy()) if include and self.statistics is not None else None
+        passed = self._through(_standardised(x, included or self.statistics))
         log_probabilities = torch.log_softmax(passed[-1], 1)
-        loss = nn.functional.nll_loss(log_probabilities, y)
-        return ForwardPass(passed, log_probabilities, y, loss, included)
+        loss, rows = aten.nll_loss_forward(log_probabilities, y, None, MEAN, NO_LABEL)
+        return ForwardPass(passed, log_probabilities, y, rows, loss, included)
 
     def gradients(self, passed: ForwardPass) -> list[Tensor]:
         """Return the gradient of the loss, for each weight and bias in turn."""
-        logs, y = passed.log_probabilities, passed.y
-        of_loss = aten.nll_loss_backward(torch.ones(()), logs, y, None, 1, -100, torch.tensor(float(len(y))))
+        logs = passed.log_probabilities
+        of_loss = aten.nll_loss_backward(self.one, logs, passed.y, None, MEAN, NO_LABEL, passed.rows)
         gradient = torch._log_softmax_backward_data(of_loss, logs, 1, logs.dtype)
         found: list[Tensor] = []
         for number in reversed(range(len(self.layers))):
             if self.rectified[number]:
                 gradient = aten.threshold_backward(gradient, passed.inputs[number + 1], 0)
-            found[:0] = gradient.t() @ passed.inputs[number], gradient.sum(0)
+            found += gradient.sum(0), gradient.t() @ passed.inputs[number]
             if number:
                 gradient = gradient @ self.layers[number][0]
-        return found
+        return found[::-1]
 
     def _through(self, x: Tensor) -> list[Tensor]:
         """Return the inputs of each layer, and the outputs of the last."""
@@ -90,3 +93,7 @@ class LinearLayers:
             outputs = torch.addmm(bias, passed[-1], weight.t())
             passed.append(outputs.relu_() if rectified else outputs)
         return passed
+
+
+def _standardised(x: Tensor, statistics: Statistics | None) -> Tensor:
+    return x if statistics is None else torch.from_numpy(statistics.standardised(x.numpy())).float()

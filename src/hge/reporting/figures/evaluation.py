@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from hge.reporting.figures.run import svg_figure
+from hge.reporting.figures.run import plain, svg_figure
 from hge.reporting.tree_drawing import colour_of
 
 OURS = "GatedExperts"
@@ -30,7 +30,13 @@ def accuracy_over_time(result: Mapping[str, Any]) -> str:
             width, above = (2.2, 3) if method["name"] == OURS else (1.1, 2)
             curve = method["curve"]
             axes.plot(
-                curve["rows"], curve["accuracy"], style, color=colour, lw=width, label=method["name"], zorder=above
+                curve["rows"],
+                curve["accuracy"],
+                style,
+                color=colour,
+                lw=width,
+                label=plain(method["name"]),
+                zorder=above,
             )
         _mark_switches(axes, [switch for method in result["methods"] for switch in method.get("switches", [])])
         axes.set(xlim=(0, result["rows"]), xlabel="row", ylabel=f"accuracy over {result['window']} rows, %")
@@ -41,7 +47,7 @@ def accuracy_over_time(result: Mapping[str, Any]) -> str:
 
 def retention_figure(result: Mapping[str, Any]) -> str:
     """Accuracy at the end of the stream on the held-out rows of each segment: one row per method."""
-    names = [method["name"] for method in result["methods"]]
+    names = [plain(method["name"]) for method in result["methods"]]
     values = np.array([method["by_segment"] for method in result["methods"]])
     segments = values.shape[1]
     with svg_figure(2.4 + 0.55 * segments, 0.9 + 0.36 * len(names)) as (figure, svg):

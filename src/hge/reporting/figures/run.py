@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -57,7 +58,7 @@ def routing_figure(record: RunRecord, routing: str) -> str:
                 text, colour = f"{value:.0f}" if value >= 1 else "<1", "white" if value > 60 else "black"
                 axes.text(e, t, text, ha="center", va="center", fontsize=9, color=colour)
         axes.set_xticks(range(experts), [str(e) for e in range(experts)])
-        axes.set_yticks(range(tasks), record.result["tasks"])
+        axes.set_yticks(range(tasks), [plain(name) for name in record.result["tasks"]])
         axes.set(xlabel="expert", ylabel="task")
         axes.spines[:].set_visible(False)
     return svg.getvalue()
@@ -154,6 +155,11 @@ def _runs(
         yield int(array[start]), start, stop
 
 
+def plain(name: str) -> str:
+    """Return a name as matplotlib shows it unchanged: a dollar sign would start a formula, and no font has controls."""
+    return "".join(letter if letter.isprintable() else "�" for letter in name).replace("$", r"\$")
+
+
 @contextmanager
 def svg_figure(width: float, height: float) -> Iterator[tuple[Figure, io.StringIO]]:
     """Yield a figure and a buffer; on exit the figure's SVG, from its tag on for embedding, is in the buffer."""
@@ -165,7 +171,8 @@ def svg_figure(width: float, height: float) -> Iterator[tuple[Figure, io.StringI
         "axes.spines.right": False,
     }
     svg = io.StringIO()
-    with rc_context(style):
+    with rc_context(style), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # the reader's browser chooses the font
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure, svg
         whole = io.StringIO()

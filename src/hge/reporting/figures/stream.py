@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from hge.reporting.figures.run import REFUSED, svg_figure
+from hge.reporting.figures.run import REFUSED, plain, svg_figure
 from hge.reporting.tree_drawing import colour_of
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -68,7 +68,7 @@ def timeline_figure(runs: Mapping[str, Mapping[str, Any]]) -> str:
         axes.plot([], [], color=FOUND, lw=2.2, label="expert created for a new task")
         axes.plot([], [], color=REFUSED, lw=2.2, label="false: for a known one")
         axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False, fontsize=9)
-        axes.set_yticks([-place for place in range(len(runs))], list(runs))
+        axes.set_yticks([-place for place in range(len(runs))], [plain(name) for name in runs])
         axes.set(xlim=(0, 1), ylim=(-len(runs) + 0.4, 0.6), xlabel="share of the stream")
         axes.spines["left"].set_visible(False)
         axes.tick_params(left=False)

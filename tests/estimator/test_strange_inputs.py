@@ -1,0 +1,190 @@
+"""Any input under `on_bad_batch="skip"` is learned or skipped; without it, it is an error that names the argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hge import GatedExperts
+from hge.core.types import Batch
+from hge.estimator.validation import batch_fault
+
+FEATURES = 6
+ROWS = np.random.default_rng(0).random((8, FEATURES), dtype=np.float32)
+LABELS = np.arange(8) % 3
+
+
+class Raises:
+    """An object that cannot be looked at."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ZeroDivisionError(name)
+
+
+class NoArray:
+    def __array__(self, *_: object, **__: object) -> Any:
+        raise RuntimeError("not an array")
+
+
+class NoLength:
+    def __len__(self) -> int:
+        raise KeyError("length")
+
+
+BAD_ROWS: dict[str, Callable[[], Any]] = {
+    "overflows float32": lambda: ROWS.astype(np.float64) * 1e300,
+    "overflows float64": lambda: ROWS.astype(np.longdouble) * np.longdouble("1e400"),
+    "the least integer": lambda: np.full((8, FEATURES), -(2**63)),
+    "huge integers": lambda: [[10**400] * FEATURES] * 8,
+    "a huge decimal": lambda: np.array([[Decimal("1e999")] * FEATURES] * 8, dtype=object),
+    "meta": lambda: torch.empty(8, FEATURES, device="meta"),
+    "nested": lambda: torch.nested.nested_tensor([torch.rand(FEATURES)] * 8),
+    "jagged": lambda: torch.nested.nested_tensor([torch.rand(FEATURES)] * 8, layout=torch.jagged),
+    "conjugate": lambda: torch.rand(8, FEATURES, dtype=torch.complex64).conj(),
+    "complex": lambda: ROWS.astype(np.clongdouble),
+    "sparse": lambda: torch.from_numpy(ROWS).to_sparse(),
+    "float8": lambda: torch.from_numpy(ROWS).to(torch.float8_e4m3fn),
+    "tensors that require gradients": lambda: [torch.rand(FEATURES, requires_grad=True)] * 8,
+    "masked": lambda: np.ma.masked_array(ROWS, mask=ROWS > 0.5),
+    "texts": lambda: np.full((8, FEATURES), "a"),
+    "records": lambda: np.zeros(8, dtype=[("a", "f4")]),
+    "objects": lambda: np.full((8, FEATURES), object()),
+    "no rows": lambda: ROWS[:0],
+    "no columns": lambda: ROWS[:, :0],
+    "a number": lambda: np.array(3.0),
+    "ragged": lambda: [[1, 2], [3]],
+    "raises": Raises,
+    "no array": NoArray,
+}
+BAD_LABELS: dict[str, Callable[[], Any]] = {
+    "huge": lambda: [10**400, 1, 2, 3, 4, 5, 6, 7],
+    "65 bits": lambda: np.array([2**64, 1, 2, 3, 4, 5, 6, 7], dtype=object),
+    "of two kinds of integer": lambda: [-1, 2**63, 1, 1, 1, 1, 1, 1],
+    "meta": lambda: torch.empty(8, dtype=torch.long, device="meta"),
+    "nested": lambda: torch.nested.nested_tensor([torch.rand(4), torch.rand(4)]),
+    "conjugate": lambda: torch.rand(8, dtype=torch.complex64).conj(),
+    "masked": lambda: np.ma.masked_array(LABELS, mask=LABELS > 1),
+    "float64's largest": lambda: np.full(8, 1e300),
+    "dates": lambda: np.zeros(8, dtype="M8[s]"),
+    "objects": lambda: np.array([object()] * 8),
+    "raises": Raises,
+    "no array": NoArray,
+    "no length": NoLength,
+}
+
+
+@pytest.fixture(scope="module")
+def fitted() -> GatedExperts:
+    return GatedExperts(class_capacity=6, batch_size=8, on_bad_batch="skip").partial_fit(ROWS, LABELS)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:torch")
+@pytest.mark.parametrize("started", [True, False], ids=["started", "first"])
+@pytest.mark.parametrize("name", BAD_ROWS)
+def test_rows_that_cannot_be_learned_are_skipped(name: str, started: bool, fitted: GatedExperts) -> None:
+    model = fitted if started else GatedExperts(class_capacity=6, batch_size=8, on_bad_batch="skip")
+    before = model.batches_skipped_
+    model.partial_fit(BAD_ROWS[name](), LABELS)
+    assert model.batches_skipped_ == before + 1
+    model.set_params(on_bad_batch="raise")
+    with pytest.raises((ValueError, TypeError), match=r"\bX\b"):
+        model.partial_fit(BAD_ROWS[name](), LABELS)
+    model.set_params(on_bad_batch="skip")
+
+
+@pytest.mark.parametrize("name", BAD_LABELS)
+def test_labels_that_cannot_be_learned_are_skipped(name: str, fitted: GatedExperts) -> None:
+    before = fitted.batches_skipped_
+    fitted.partial_fit(ROWS, BAD_LABELS[name]())
+    assert fitted.batches_skipped_ == before + 1
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        torch.complex(torch.zeros(8, FEATURES), -torch.from_numpy(ROWS)).conj().imag,
+        ROWS.astype(np.longdouble),
+        ROWS.astype(np.float16),
+        torch.from_numpy(ROWS).bfloat16(),
+        np.ma.masked_array(ROWS),
+        ROWS.astype(">f8")[::-1],
+    ],
+    ids=["negative bit", "longdouble", "float16", "bfloat16", "masked, without a mask", "another byte order"],
+)
+def test_strange_rows_that_can_be_learned(rows: Any, fitted: GatedExperts) -> None:
+    before = fitted.batches_skipped_
+    fitted.partial_fit(rows, LABELS)
+    assert fitted.batches_skipped_ == before
+
+
+LARGE = [2**53 + 1, 2**53 + 2, 2**62 + 1, 3]
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [LARGE, np.array(LARGE), np.array(LARGE, dtype=np.uint64), np.array(LARGE, dtype=object), torch.tensor(LARGE)],
+    ids=["list", "int64", "uint64", "objects", "tensor"],
+)
+@pytest.mark.parametrize("first", [[0, 1, 0, 1], None], ids=["beside small ones", "alone"])
+def test_whole_labels_keep_their_value(labels: Any, first: list[int] | None) -> None:
+    model = GatedExperts(class_capacity=8, batch_size=4)
+    if first:
+        model.partial_fit(ROWS[:4], first)
+    model.partial_fit(ROWS[:4], labels)
+    assert model.classes_.tolist() == sorted({*LARGE, *(first or [])})
+    assert model.classes_.dtype.kind in "iu"
+
+
+def test_labels_that_would_lose_their_value_are_refused() -> None:
+    model = GatedExperts(class_capacity=8, batch_size=4).partial_fit(ROWS[:4], LARGE)
+    with pytest.raises(ValueError, match="cannot be told apart as float64"):
+        model.partial_fit(ROWS[:4], np.array([1.0, 2.0, 1.0, 2.0]))
+    with pytest.raises(ValueError, match="cannot be told apart as float64"):
+        model.partial_fit(ROWS[:4], np.array([2**64 - 1, 1, 1, 1], dtype=np.uint64))
+
+
+def test_integers_of_pandas_keep_their_value() -> None:
+    pandas = pytest.importorskip("pandas")
+    labels = pandas.Series(LARGE, dtype="Int64")
+    assert GatedExperts(class_capacity=8, batch_size=4).partial_fit(ROWS[:4], labels).classes_.tolist() == sorted(LARGE)
+
+
+def test_too_many_features_for_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hge.estimator.memory_need.device_memory", lambda device: 2**26)
+    wide = np.zeros((2, 200_000), dtype=np.float32)
+    model = GatedExperts(class_capacity=6, batch_size=2)
+    message = r"X: got rows of 200,000 features, for which the first expert would take at least [\d.]+ GiB; expected at"
+    for call in (model.fit, model.partial_fit):
+        with pytest.raises(ValueError, match=message):
+            call(wide, [0, 1])
+    model.set_params(on_bad_batch="skip").partial_fit(wide, [0, 1])
+    assert model.batches_skipped_ == 1
+    assert model.partial_fit(ROWS, LABELS).n_features_in_ == FEATURES
+
+
+def test_the_estimate_is_below_what_is_taken() -> None:
+    model = GatedExperts(class_capacity=6).partial_fit(ROWS, LABELS)
+    from hge.estimator.memory_need import memory_needed
+
+    pool = model.learner_.pool
+    taken = pool.memory()["bytes_per_expert"]
+    assert 0 < memory_needed(pool.spec, 0) < 4 * taken
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        Batch(torch.empty(8, FEATURES, device="meta"), torch.zeros(8, dtype=torch.long)),
+        Batch(torch.from_numpy(ROWS), torch.empty(8, dtype=torch.long, device="meta")),
+        Batch(torch.from_numpy(ROWS).to_sparse(), torch.zeros(8, dtype=torch.long)),
+        Batch(None, torch.zeros(8, dtype=torch.long)),  # type: ignore[arg-type]
+    ],
+)
+@pytest.mark.parametrize("values", [True, False])
+def test_strange_batches_of_a_run_have_a_fault(batch: Batch, values: bool) -> None:
+    assert batch_fault(batch, (FEATURES,), 3, values=values)

@@ -68,6 +68,9 @@ class LearnerConfig:
     (`switch_detection.OutlierRate`). 0: only when R is full, as in the paper."""
     memory_rows: int = 0
     """Rows that each expert keeps for its companions (experts/companions) and for rehearsal. 0: neither."""
+    merge_experts: bool = False
+    """Merge an expert into the one in use if that explains its replay (learning/merging.py); flat and without `joint`.
+    """
     signed_deviation: bool = False
     """The paper's deviation as written, which diverges; kept for the test that shows this.
     Experimental: no published result uses it."""

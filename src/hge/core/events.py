@@ -146,6 +146,17 @@ class ExpertPromoted(Event):
 
 
 @dataclass(frozen=True)
+class ExpertsMerged(Event):
+    """An expert explains the whole replay of another: it was trained on that replay, and the other is used no more."""
+
+    expert: int
+    merged: int
+    """The expert that is used no more."""
+    loss: float
+    """Mean loss of the first on the replay of the other, before it was trained on it."""
+
+
+@dataclass(frozen=True)
 class ShortlistSet(Event):
     """The numbers of experts queried for a batch and for a single row were set from the replay."""
 

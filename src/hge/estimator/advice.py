@@ -141,16 +141,16 @@ def _clipped_share(learner: Learner) -> float:
 
 
 def _many_experts(advice: Advice, x: FloatRows, learner: Learner) -> str:
-    if learner.config.max_experts or len(learner.experts) <= MANY_EXPERTS:
+    if learner.config.max_experts or len(learner.active) <= MANY_EXPERTS:
         return ""
     return (
-        f"There are {len(learner.experts)} experts, and memory grows with each. If there are fewer tasks, set epsilon "
+        f"There are {len(learner.active)} experts, and memory grows with each. If there are fewer tasks, set epsilon "
         "higher or error_rate lower; max_experts limits the number."
     )
 
 
 def _often_new(advice: Advice, x: FloatRows, learner: Learner) -> str:
-    experts, batches = len(learner.experts), learner.steps
+    experts, batches = len(learner.active), learner.steps
     if batches < OFTEN_AFTER or experts * BATCHES_PER_EXPERT <= batches:
         return ""
     return (
@@ -160,7 +160,7 @@ def _often_new(advice: Advice, x: FloatRows, learner: Learner) -> str:
 
 
 def _gate(advice: Advice, x: FloatRows, learner: Learner) -> str:
-    if _at_limit(learner) or learner.memory is None or len(learner.experts) == 1 or learner.memory.belief.in_use < 0:
+    if _at_limit(learner) or learner.memory is None or len(learner.active) == 1 or learner.memory.belief.in_use < 0:
         return ""
     used = learner.memory.belief.in_use
     chosen = learner.memory.belief.counts[GATE, used]
@@ -195,7 +195,7 @@ def _contradicted_share(learner: Learner, expert: Expert, memory: StreamMemory) 
 
 def _at_limit(learner: Learner) -> bool:
     """Return whether `max_experts` is reached: a new task creates no expert, and an expert may have several tasks."""
-    return len(learner.experts) == learner.config.max_experts
+    return len(learner.active) == learner.config.max_experts
 
 
 CHECKS: dict[str, Callable[[Advice, FloatRows, Learner], str]] = {

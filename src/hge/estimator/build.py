@@ -92,4 +92,5 @@ def _config(model: Any) -> LearnerConfig:
         label_evidence=model.label_evidence,
         error_rate=model.error_rate,
         memory_rows=model.memory_rows,
+        merge_experts=model.merge_experts,
     )

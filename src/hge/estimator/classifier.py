@@ -223,7 +223,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
         new, epsilon = self._learner.newcomers, self._learner.config.epsilon
         return [
             ExpertSummary(e.id, e.id not in new, e.batches_trained, e.losses.mean, e.losses.bound(epsilon))
-            for e in self._learner.experts
+            for e in self._learner.active
         ]
 
     @property
@@ -344,7 +344,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
             batches = self._waiting.leave(self.batch_size, least)
             with torch.inference_mode(False), torch.enable_grad():
                 for step in self._learner.learn_all(islice(batches, BATCHES_PER_TURN)):
-                    self._advice.count(step.set_aside, len(self._learner.experts))
+                    self._advice.count(step.set_aside, len(self._learner.active))
             lock_of(self).let_others_in()
         self._waiting.let_go()
 

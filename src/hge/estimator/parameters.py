@@ -34,6 +34,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         memory_rows: int = 1000,
         label_evidence: bool = True,
         error_rate: float = 1e-4,
+        merge_experts: bool = True,
         recent_capacity: int = 6,
         epsilon: float = 4.0,
         review: bool = True,
@@ -115,6 +116,9 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         error_rate : float, default=1e-4
             A new task is tested for as soon as the batches refused in a row are less probable than this, if they were
             outliers; at least two batches. 0: only when the buffer of recent batches is full, as in the paper.
+        merge_experts : bool, default=True
+            Merge an expert into the expert in use if that one explains all batches in its replay, as after a switch
+            that was none. Has no effect with `joint=True` or an `organisation` other than "flat".
         recent_capacity : int, default=6
             Batches in R, the buffer of recent batches. A new task is tested for at the latest when all but one of them
             were refused. The paper has 20.
@@ -179,6 +183,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         self.memory_rows = memory_rows
         self.label_evidence = label_evidence
         self.error_rate = error_rate
+        self.merge_experts = merge_experts
         self.recent_capacity = recent_capacity
         self.epsilon = epsilon
         self.review = review

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import nan
 
 from hge.core.config import LearnerConfig
 from hge.core.types import Batch
@@ -16,6 +17,8 @@ class ReplayBatch:
 
     step: int
     batch: Batch
+    loss: float = nan
+    """The expert's loss on it before the expert was trained on it, if known."""
 
 
 @dataclass
@@ -58,6 +61,8 @@ class Expert:
     replay: Replay
     labels: LabelCounts = field(default_factory=LabelCounts)
     """Labels on which it was trained; counted only if labels count as evidence."""
+    merged_into: int | None = None
+    """The expert that took its place, if there is one (learning/merging.py)."""
     undone: int = 0
     """Number of batches whose training was undone by rollbacks, plus the number of rollbacks."""
 

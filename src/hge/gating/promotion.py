@@ -142,6 +142,13 @@ class Organisation:
         self.emit(ExpertPromoted(step, newcomer, probation.rate, self.tree.nodes[node].parent))
         return True
 
+    def merged(self, expert: int, into: int) -> None:
+        """Put an expert in the place of another: it is on probation only if both are."""
+        if expert not in self.probations:
+            self.probations.pop(into, None)
+        self.probations.pop(expert, None)
+        self.tree.replace(expert, into)
+
     def state(self) -> dict[str, Any]:
         """Return the tree and the probations as JSON values."""
         probations = {

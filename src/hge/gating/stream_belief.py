@@ -48,6 +48,8 @@ class StreamBelief:
         """[observers, experts, experts] Of the rows learned by the first expert, how many went to the second."""
         self.aside: FloatArray = np.zeros((observers, 0))
         """[observers, experts] The same for the rows set aside."""
+        self.merged_experts: list[int] = []
+        """Experts in whose place there is another."""
 
     def learned(self, expert: int, choices: IntArray, experts: int) -> None:
         """Note the choices [observers, rows] for a batch, made before an expert was trained on it."""
@@ -60,6 +62,17 @@ class StreamBelief:
         self._grow(experts)
         self.aside = _included(self.aside, choices)
         self.in_use = -1
+
+    def merged(self, expert: int, into: int) -> None:
+        """Put an expert in the place of another, as the one in use and as the observers' choice."""
+        self.counts[:, into] += self.counts[:, expert]
+        self.counts[:, expert] = 0.0
+        for counts in (self.counts, self.aside):
+            counts[..., into] += counts[..., expert]
+            counts[..., expert] = 0.0
+        self.counts = _limited(self.counts, REMEMBERED)
+        self.in_use = into if self.in_use == expert else self.in_use
+        self.merged_experts.append(expert)
 
     def posterior(self, choices: IntArray, experts: int) -> FloatArray:
         """Return [experts + 1, rows]: the probability that each row belongs to each expert, or to the rows set aside.
@@ -76,7 +89,9 @@ class StreamBelief:
         observer = self.most_reliable
         likelihood = np.log(self._emissions()[observer][:, choices[observer]])  # [hypotheses, rows]
         in_use = np.eye(experts + 1)[self.in_use]
-        any_expert = np.append(np.full(experts, 1 / experts), 0.0)
+        any_expert = np.append(np.ones(experts), 0.0)
+        any_expert[self.merged_experts] = 0.0
+        any_expert /= any_expert.sum()
         with np.errstate(divide="ignore"):  # without rows set aside, theirs is impossible
             together = np.log(STAYS * in_use + (1 - STAYS) * any_expert)[:, None] + likelihood.sum(
                 axis=1, keepdims=True
@@ -98,12 +113,17 @@ class StreamBelief:
 
     def state(self) -> dict[str, Any]:
         """Return the state as JSON values."""
-        return {"in_use": self.in_use, "counts": self.counts.tolist(), "aside": self.aside.tolist()}
+        return {
+            "in_use": self.in_use,
+            "counts": self.counts.tolist(),
+            "aside": self.aside.tolist(),
+            "merged": self.merged_experts,
+        }
 
     def load_state(self, facts: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""
         self.in_use, self.aside = int(facts["in_use"]), np.array(facts["aside"], float).reshape(self.aside.shape[0], -1)
-        experts = self.aside.shape[1]
+        self.merged_experts, experts = list(facts["merged"]), self.aside.shape[1]
         self.counts = np.array(facts["counts"], float).reshape(-1, experts, experts)
 
     def _grow(self, experts: int) -> None:

@@ -89,6 +89,11 @@ class Tree:
         self.children[parent].append(node)
         return node
 
+    def replace(self, expert: int, by: int) -> None:
+        """Put an expert in the place of another, at all of its nodes."""
+        self.nodes = [Node(by, node.parent) if node.expert == expert else node for node in self.nodes]
+        self._owners = np.array([node.expert for node in self.nodes], dtype=np.int64)
+
     def path(self, node: int) -> tuple[int, ...]:
         """Return the nodes from just below the root to `node`."""
         path: list[int] = []

@@ -28,7 +28,7 @@ from hge.learning.state import Snapshot
 
 SCHEMA = 6
 """3: sketches instead of subspaces; 4: the state of each component stored separately; 6: no file in two checkpoints,
-the parameters of the fitted model, the fingerprint of a run's data (CHANGELOG.md)."""
+the parameters of the fitted model, the fingerprint of a run's data, merged experts (CHANGELOG.md)."""
 MANIFEST_NAMES = {"sha256", "body"}
 """What a manifest consists of."""
 MANIFEST = re.compile(r"checkpoint-(?P<steps>\d+)\.json")

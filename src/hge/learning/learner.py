@@ -21,6 +21,7 @@ from hge.gating.switch_detection import OutlierRate, RecentBuffer, RecentEntry
 from hge.gating.tree import ROOT, Routes, ScoreExperts, Tree
 from hge.learning.boundary import train_new, train_outlier
 from hge.learning.look import Look
+from hge.learning.merging import Merging
 from hge.learning.online import Answers, Step
 from hge.learning.replay_scores import ScoredReplays
 from hge.learning.review import Review, front
@@ -60,10 +61,19 @@ class Learner:
         """Fits the joint score, used at prediction; training uses the experts' own scores."""
         self.organisation = Organisation.of(config, self.replays, emit, self.shortlist if costly else None)
         """E and E_new."""
-        self.upkeeps: list[Upkeep] = [upkeep for upkeep in (self.shortlist, self.calibration) if upkeep is not None]
+        merges = config.merge_experts and config.organisation == "flat" and not config.joint
+        self.merging = Merging(self) if merges else None
+        """Merges experts of the same task."""
+        upkeeps = (self.shortlist, self.calibration, self.merging)
+        self.upkeeps: list[Upkeep] = [upkeep for upkeep in upkeeps if upkeep is not None]
         self.review = Review(pool, config, emit)
         self.memory = StreamMemory(config, pool, keys) if config.memory_rows else None
         """Companions of the experts, and the belief about who predicts next."""
+
+    @property
+    def active(self) -> list[Expert]:
+        """The experts that were not merged into another."""
+        return [expert for expert in self.experts if expert.merged_into is None]
 
     @property
     def tree(self) -> Tree:
@@ -91,10 +101,10 @@ class Learner:
         with self.recent.whole_batch():
             choices = None if self.memory is None else self.memory.choices(entry.batch.x, len(self.experts))
             taken, queried, trained = self._ge(entry)
-            for upkeep in self.upkeeps:
-                upkeep.after_batch(entry.step, len(self.experts), self.replays.batches_trained)
             if self.memory is not None and choices is not None:
                 self.memory.after_batch(None if entry.high_loss else entry.expert, choices, len(self.experts))
+            for upkeep in self.upkeeps:
+                upkeep.after_batch(entry.step, len(self.experts), self.replays.batches_trained)
             self.steps += 1
         return Step(entry.step, taken.expert.id, taken.loss, taken.bound, not taken.accepts, queried, trained)
 
@@ -168,8 +178,8 @@ class Learner:
                     return reclaimed
                 if last is not best:
                     expert = self.review.if_same_task(last, entries, self.steps, robust=True)
-        if expert is None and len(self.experts) == self.config.max_experts:
-            looks = [look(self, e.id, entries[0]) for e in self.experts]
+        if expert is None and len(self.active) == self.config.max_experts:
+            looks = [look(self, e.id, entries[0]) for e in self.active]
             expert = min(looks, key=lambda look: look.misfit).expert
             self.emit(events.ExpertReused(self.steps, expert.id, len(entries)))
         if expert is None:

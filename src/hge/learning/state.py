@@ -43,9 +43,10 @@ def take_snapshot(learner: Learner) -> Snapshot:
                 "batches": e.batches_trained,
                 "losses": asdict(e.losses),
                 "undone": e.undone,
+                "merged_into": e.merged_into,
                 "labels": [[label, count] for label, count in e.labels.items()],
                 "seen": e.replay.seen,
-                "remembered": [kept.step for kept in e.replay.kept],
+                "remembered": [[kept.step, kept.loss] for kept in e.replay.kept],
             }
             for e in learner.experts
         ],
@@ -56,6 +57,7 @@ def take_snapshot(learner: Learner) -> Snapshot:
         "organisation": learner.organisation.state(),
         "outliers": learner.outlier_rate.outliers,
         "shortlist": None if learner.shortlist is None else learner.shortlist.state(),
+        "merging": None if learner.merging is None else learner.merging.state(),
     }
     facts["guard"], good = learner.guard.state()
     facts["calibration"], joint = (None, {}) if learner.calibration is None else learner.calibration.state()
@@ -101,10 +103,11 @@ def _restore(learner: Learner, snapshot: Snapshot) -> None:
     for expert, own, fact in zip(learner.experts, snapshot.experts, facts["experts"], strict=True):
         learner.pool.load_state(expert.id, part("pool", own))
         expert.losses, expert.undone = LossStats(**fact["losses"]), fact["undone"]
+        expert.merged_into = fact["merged_into"]
         expert.labels = LabelCounts({int(label): int(count) for label, count in fact["labels"]})
         expert.replay.seen = fact["seen"]
         batches = [get_batch(own, f"replay.{place}", device) for place in range(len(fact["remembered"]))]
-        expert.replay.kept = [ReplayBatch(s, b) for s, b in zip(fact["remembered"], batches, strict=True)]
+        expert.replay.kept = [ReplayBatch(s, b, loss) for (s, loss), b in zip(fact["remembered"], batches, strict=True)]
     learner.outlier_rate.outliers = facts["outliers"]
     learner.steps, learner.last_used = facts["steps"], facts["last_used"]
     learner.evaluations.clear()
@@ -113,9 +116,11 @@ def _restore(learner: Learner, snapshot: Snapshot) -> None:
     for place, (step, *fate) in enumerate(facts["recent"]["entries"]):
         learner.recent.append(RecentEntry(step, get_batch(snapshot.tensors, f"recent.{place}", device), *fate))
     learner.organisation.load_state(facts["organisation"])
-    shortlist, guard, calibration = (facts[name] for name in ("shortlist", "guard", "calibration"))
+    shortlist, merging, guard, calibration = (facts[name] for name in ("shortlist", "merging", "guard", "calibration"))
     if learner.shortlist is not None:
         learner.shortlist.load_state(shortlist)
+    if learner.merging is not None:
+        learner.merging.load_state(merging)
     if guard is not None:
         learner.guard.load_state(learner.experts[guard["expert"]], guard, part("kept", snapshot.tensors))
     if learner.memory is not None:

@@ -76,12 +76,20 @@ class StreamMemory:
         """Number of rows that the companions remember."""
         return sum(len(own.nearest) for own in self.companions.values())
 
+    def merged(self, expert: int, into: int) -> None:
+        """Forget an expert in whose place there is another, which was trained on its replay."""
+        self.companions.pop(expert, None)
+        self.belief.merged(expert, into)
+        self._owners = None
+
     def choices(self, x: Tensor, experts: int) -> IntArray:
         """Return [2, rows]: the experts chosen by the gate, newcomers included, and by the nearest of all rows."""
         if experts == 1:
             return np.zeros((2, len(x)), np.int64)
         nearest = self._nearest(experts).probabilities(flat(x), experts).argmax(axis=1)
-        return np.stack([self.pool.scores(range(experts), x).argmin(axis=0), nearest])
+        scores = self.pool.scores(range(experts), x)
+        scores[self.belief.merged_experts] = np.inf
+        return np.stack([scores.argmin(axis=0), nearest])
 
     def _nearest(self, experts: int) -> NearestRows:
         """Return some rows of each expert, with the experts as their labels."""

@@ -1,0 +1,103 @@
+"""Two experts of the same task become one, so that a switch that was none heals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hge.core import events
+from hge.experts.replay import Expert
+from hge.gating.switch_detection import RecentEntry
+from hge.learning.training import train_all
+
+if TYPE_CHECKING:
+    from hge.learning.learner import Learner
+
+MATURE = 50
+"""Batches after which the mean and the deviation of an expert's losses no longer show how it began."""
+GROWTH = 1.5
+"""The expert in use is compared with all others whenever its number of batches has grown by this factor."""
+USUAL = 0.75
+"""Quantile of the losses that an expert had on its own replay when that was new, up to which a loss is usual."""
+
+
+class Merging:
+    """Merges an expert into the expert in use if that one explains its whole replay (an upkeep).
+
+    The other one's weights are not needed then: whatever it was trained on, the expert in use knows. It keeps its
+    number, so that all others keep theirs, and is never asked again.
+    """
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
+        self.in_use = 0
+        """The expert in use after the last batch."""
+        self.due: dict[int, int] = {}
+        """By expert: number of batches at which it is compared with all others."""
+
+    def batches_until_due(self, experts: int, trained: int) -> int:
+        """Return how many batches the expert in use can be trained on before it is compared with others."""
+        used = self.learner.experts[self.learner.last_used]
+        return max(0, self.due.get(used.id, MATURE) - used.losses.count) if used.id == self.in_use else 0
+
+    def after_batch(self, step: int, experts: int, trained: int) -> None:
+        """Compare the expert in use with all others if that is due, and with the one that was in use before it."""
+        used, before = self.learner.experts[self.learner.last_used], self.learner.experts[self.in_use]
+        self.in_use = used.id
+        if used.losses.count < MATURE:
+            return
+        if used.losses.count >= self.due.get(used.id, MATURE):
+            self.due[used.id] = round(GROWTH * used.losses.count)
+            others = [expert for expert in self.learner.active if expert is not used]
+        else:
+            others = [before] if before is not used else []
+        for other in others:
+            loss = self._loss_if_explained(used, other)
+            if loss is not None:
+                self._merge(other, used, loss)
+
+    def state(self) -> dict[str, Any]:
+        """Return the state as JSON values."""
+        return {"in_use": self.in_use, "due": [[expert, batches] for expert, batches in self.due.items()]}
+
+    def load_state(self, facts: Mapping[str, Any]) -> None:
+        """Restore what `state` returned."""
+        self.in_use, self.due = facts["in_use"], {int(expert): int(batches) for expert, batches in facts["due"]}
+
+    def _loss_if_explained(self, expert: Expert, other: Expert) -> float | None:
+        """Return the expert's mean loss on the other's replay if it explains all of it; None if it does not.
+
+        It must accept every batch. That is not enough, since its bound is wide after a batch of another task: the mean
+        loss must also be what is usual, for both experts, for a batch that is new to them.
+        """
+        kept, bound, losses = other.replay.kept, expert.losses.bound(self.learner.config.epsilon), []
+        if not kept or not all(expert.labels.admits(old.batch.y.tolist()) for old in kept):
+            return None
+        for old in kept:
+            losses.append(self.learner.pool.loss(expert.id, old.batch, old.step))
+            if not losses[-1] <= bound:
+                return None
+        mean = fmean(losses)
+        return mean if mean <= min(_usual_loss(expert), _usual_loss(other)) else None
+
+    def _merge(self, other: Expert, into: Expert, loss: float) -> None:
+        """Train an expert on another one's replay, and put it in the other's place."""
+        learner, recent = self.learner, self.learner.recent
+        learner.emit(events.ExpertsMerged(learner.steps, into.id, other.id, loss))
+        train_all(learner, into, [RecentEntry(old.step, old.batch) for old in other.replay.kept])
+        other.replay.kept, other.merged_into = [], into.id
+        learner.organisation.merged(other.id, into.id)
+        if learner.memory is not None:
+            learner.memory.merged(other.id, into.id)
+        recent.previous_expert = into.id if recent.previous_expert == other.id else recent.previous_expert
+        for entry in recent:
+            entry.expert = into.id if entry.expert == other.id else entry.expert
+            entry.refused_by = into.id if entry.refused_by == other.id else entry.refused_by
+
+
+def _usual_loss(expert: Expert) -> float:
+    """Return the highest loss that is usual for a batch that is new to an expert."""
+    return float(np.quantile([old.loss for old in expert.replay.kept], USUAL))

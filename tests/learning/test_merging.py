@@ -1,0 +1,117 @@
+"""Experts of the same task are merged, experts of different tasks are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hge import GatedExperts
+from hge.core.events import ExpertsMerged
+from hge.gating.promotion import Organisation
+from hge.gating.stream_belief import StreamBelief
+from hge.gating.switch_detection import RecentEntry
+from hge.gating.tree import Tree
+from hge.learning.learner import Learner
+from hge.learning.training import train_all
+
+ROWS = 32
+
+
+def rows(rng: np.random.Generator, task: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """A batch; the inputs of all tasks are alike, the labels depend on another input in each."""
+    x = rng.normal(size=(ROWS, 3))
+    return 100 * x, (x[:, task] > 0).astype(int)
+
+
+def switch_for_no_reason(learner: Learner) -> None:
+    """Let a new, promoted expert be in use, as if a switch had been found in the last batches."""
+    old, new = learner.experts[learner.last_used], learner.new_expert()
+    train_all(learner, new, [RecentEntry(kept.step, kept.batch) for kept in old.replay.kept[-3:]])
+    learner.tree.add(new.id)
+    learner.last_used = new.id
+
+
+@pytest.fixture(scope="module")
+def duplicated() -> tuple[GatedExperts, np.random.Generator]:
+    """A model with two experts of one task, a few batches before the second one is mature."""
+    rng, model = np.random.default_rng(0), GatedExperts()
+    for batch in range(70):
+        if batch == 25:
+            switch_for_no_reason(model.learner_)
+        model.partial_fit(*rows(rng))
+    assert model.n_experts_ == 2
+    return model, rng
+
+
+@pytest.mark.slow
+def test_a_false_switch_heals(duplicated: tuple[GatedExperts, np.random.Generator], tmp_path: Path) -> None:
+    model, rng = duplicated
+    model.save(tmp_path / "before")
+    loaded, batches = GatedExperts.load(tmp_path / "before"), [rows(rng) for _ in range(20)]
+    for one in (model, loaded):
+        for batch in batches[:15]:
+            one.partial_fit(*batch)
+    (merged,) = [event for event in model.events_ if isinstance(event, ExpertsMerged)]
+    assert (merged.expert, merged.merged) == (1, 0)
+    assert [expert.id for expert in model.experts_] == [1]  # the one in use keeps its number
+    assert model.tree_.experts == [1]
+    x, y = rows(rng)
+    assert (model.predict(x) == y).mean() > 0.9
+    model.save(tmp_path / "after")
+    again = GatedExperts.load(tmp_path / "after")
+    for one in (model, loaded, again):
+        for batch in batches[15:]:
+            one.partial_fit(*batch)
+        np.testing.assert_array_equal(one.predict_proba(x), model.predict_proba(x))
+        assert one.n_experts_ == 1
+        for routing in ("sample", "batch", "window"):
+            one.set_params(routing=routing)
+            assert set(one.predict_expert(x)[0]) == {1}
+        one.set_params(routing="stream")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::hge.HgeWarning")  # the inputs do not tell the tasks apart
+def test_the_same_inputs_with_other_labels_are_not_merged() -> None:
+    rng, model = np.random.default_rng(1), GatedExperts()
+    for task in (0, 1, 0, 1):
+        for _ in range(60):
+            model.partial_fit(*rows(rng, task))
+    assert model.n_experts_ == 2
+    assert not [event for event in model.events_ if isinstance(event, ExpertsMerged)]
+
+
+def test_a_merged_expert_has_no_node_and_no_probation() -> None:
+    organisation = Organisation(replays=None, emit=print, window=5, promotion_rate=0.5, path_coverage=None)  # type: ignore[arg-type]
+    organisation.created(1)
+    organisation.created(2)
+    organisation.merged(1, into=2)  # both are on probation
+    assert organisation.newcomers == [2]
+    organisation.merged(0, into=2)  # the place of a promoted one is a promotion
+    assert organisation.newcomers == []
+    assert organisation.tree.experts == [2]
+
+
+def test_all_nodes_of_an_expert_are_replaced() -> None:
+    tree = Tree()
+    first, second = tree.add(0), tree.add(1)
+    tree.add(0, parent=second)
+    tree.replace(0, by=2)
+    assert tree.experts == [2, 1]
+    assert tree.path(first) == (first,)
+    routes = tree.select(lambda ids, groups: np.array([[{1: 1.0, 2: 0.5}[int(i)]] for i in ids]), groups=1)
+    assert routes.expert.tolist() == [2]
+
+
+def test_nobody_believes_in_a_merged_expert() -> None:
+    belief = StreamBelief(observers=1)
+    for expert in (0, 1, 2, 1):
+        belief.learned(expert, np.full((1, 32), expert), experts=3)
+    belief.merged(1, into=0)
+    assert belief.in_use == 0
+    posterior = belief.posterior(np.array([[0, 2]]), experts=3)
+    assert (posterior[1] == 0).all()
+    np.testing.assert_allclose(posterior.sum(axis=0), 1)
+    assert belief.counts.sum() == 4 * 32

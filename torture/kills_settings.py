@@ -9,14 +9,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 from hge.core.config import RunConfig, override
+from hge.experiments.build import build_learner
 from hge.experiments.recipes import build_config
 from hge.experiments.run_files import EVENTS, TRACE
 from hge.experiments.runner import run
@@ -64,10 +66,13 @@ class Victim:
         """Run until finished or killed; report the first batch, that of the kill, and the number of batches."""
         torch.set_num_threads(1)
         reporter = _Reporter(self.kill_at, parent)
-        result = run(self.config, self.folder, reporter, resume=True, checkpoint_every=CHECKPOINT_EVERY)
+        with patch("hge.experiments.runner.build_learner", reporter.build):
+            result = run(self.config, self.folder, reporter, resume=True, checkpoint_every=CHECKPOINT_EVERY)
         lasting = {k: v for k, v in result.items() if k not in ("samples_per_second", "protocol", "cost")}
-        final = {"state": snapshot_digest(reporter.learners[-1].snapshot()), "result": lasting}
+        assert reporter.learner is not None
+        final = {"state": snapshot_digest(reporter.learner.snapshot()), "result": lasting}
         (self.folder / FINAL).write_text(json.dumps(final, sort_keys=True))
+        reporter.begin(result["batches"])  # nothing was left to learn
         parent.send(("ended", result["batches"]))
 
 
@@ -75,12 +80,20 @@ class Victim:
 class _Reporter:
     kill_at: int
     parent: Connection
-    learners: list[OnlineLearner] = field(default_factory=list)
+    learner: OnlineLearner | None = None
+    begun: bool = False
+
+    def build(self, *arguments: Any) -> OnlineLearner:
+        self.learner = build_learner(*arguments)
+        return self.learner
+
+    def begin(self, batch: int) -> None:
+        if not self.begun:
+            self.begun = True
+            self.parent.send(("begun", batch))
 
     def __call__(self, step: Step, total: int, learner: OnlineLearner) -> None:
-        if not self.learners:
-            self.learners.append(learner)
-            self.parent.send(("begun", step.step))
+        self.begin(step.step)
         if step.step == self.kill_at:
             self.parent.send(("armed", step.step))
 

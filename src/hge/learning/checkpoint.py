@@ -100,7 +100,7 @@ class Checkpoints:
         content = save(dict(tensors))
         digest = _digest(content)
         names = [f"{stem}-{digest[:16]}{copy}.safetensors" for copy in ("", "-copy")]
-        own = next(name for name in names if name not in taken)
+        own = next((name for name in names if name not in taken), names[0])
         for name in names:
             if (name == own or name in taken) and not self._is_intact(name, digest):
                 write_atomically(self.folder / name, content)

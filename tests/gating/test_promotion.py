@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from hge.gating.order_search import OwnedBatches, flat_tree, lca_tree, search_upper, statistics, tree_figures
+from hge.gating.order_search import (
+    OwnedBatches,
+    TreeFigures,
+    flat_tree,
+    lca_tree,
+    search_upper,
+    statistics,
+    tree_figures,
+)
 from hge.gating.promotion import Probation, frequent_paths, lowest_common_ancestor, promote_lca
 from hge.gating.tree import ROOT, FloatArray, Tree
 
@@ -116,7 +124,41 @@ def test_upper_is_no_worse_than_the_order_of_the_tasks_and_as_right_as_flat() ->
     found = tree_figures(upper.tree, test)
     assert found.experts_queried <= in_order.experts_queried < 12
     assert tree_figures(flat_tree(12), test).accuracy == 100
-    assert found.accuracy >= 97
+    assert found.accuracy >= 99.5
+
+
+def noisy(seed: int) -> OwnedBatches:
+    """Experts in domains whose scores are so scattered that trees err, some more than others."""
+    rng = np.random.default_rng(seed)
+    batches = clustered(rng, 2, 3, batches=60)
+    return OwnedBatches(batches.scores + rng.normal(0, 2, batches.scores.shape), batches.owner, batches.rows)
+
+
+def cheapest_accurate(trees: list[Tree], batches: OwnedBatches) -> Tree:
+    """By the definition: of the trees within half a point of the flat one, the first with the fewest queries."""
+    least = tree_figures(flat_tree(6), batches).accuracy - 0.5
+    eligible = [tree for tree in trees if tree_figures(tree, batches).accuracy >= least]
+    return min(eligible, key=lambda tree: tree_figures(tree, batches).experts_queried)
+
+
+def test_upper_is_selected_by_the_test_batches_and_another_tree_by_the_training_batches() -> None:
+    training, test, orders = noisy(0), noisy(1), 40
+    replay = OwnedBatches(training.scores[:, ::12], training.owner[::12], training.rows[::12])
+    rng = np.random.default_rng(2)
+    trees = [lca_tree(rng.permutation(6).tolist(), training, replay, 0.9) for _ in range(orders)]
+    upper = search_upper(training, replay, test, 0.9, orders, np.random.default_rng(2))
+    assert upper.all_figures == [tree_figures(tree, test) for tree in trees]
+    assert upper.tree.as_json() == cheapest_accurate(trees, test).as_json()
+    assert upper.selected.as_json() == cheapest_accurate(trees, training).as_json()
+    assert upper.tree.as_json() != upper.selected.as_json()
+    cheapest = min(upper.all_figures, key=lambda found: found.experts_queried)
+    assert cheapest.accuracy < tree_figures(flat_tree(6), test).accuracy - 0.5, "the tolerance matters"
+
+
+def test_owners_count_equally_however_many_batches_they_have() -> None:
+    scores = np.array([[0.0, 0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 2.0]])
+    found = tree_figures(flat_tree(2), OwnedBatches(scores, np.array([0, 0, 0, 1]), np.full(4, 8)))
+    assert found.accuracy == 50, "three of four batches are right, one of two owners"
 
 
 def test_upper_covers_as_many_paths_as_it_is_told() -> None:
@@ -129,10 +171,19 @@ def test_upper_covers_as_many_paths_as_it_is_told() -> None:
 
 
 def test_statistics_are_those_of_table_3() -> None:
-    batches = clustered(np.random.default_rng(0), 2, 3)
-    figures = search_upper(batches, batches, batches, COVERAGE, orders=20, rng=np.random.default_rng(1)).all_figures
-    rows = statistics(figures)
-    assert rows["accuracy"].keys() == {"pcc", "mean", "std", "median", "iqr", "mad"}
-    assert rows["experts_queried"].keys() == {"scc", "mean", "std", "median", "iqr", "mad"}
-    assert rows["experts_queried"]["mean"] == pytest.approx(np.mean([f.experts_queried for f in figures]))
-    assert -1 <= rows["accuracy"]["pcc"] <= 1
+    pairs = [(100.0, 2.0), (99.0, 4.0), (90.0, 4.5), (95.0, 3.0), (60.0, 5.0)]
+    rows = statistics([TreeFigures(*pair) for pair in pairs])
+    accuracy, queried = (np.array(values) for values in zip(*pairs, strict=True))
+    assert rows["accuracy"] == pytest.approx(
+        {
+            "pcc": np.corrcoef(accuracy, queried)[0, 1],
+            "mean": 88.8,
+            "std": accuracy.std(),
+            "median": 95.0,
+            "iqr": 99.0 - 90.0,
+            "mad": 5.0,  # of 5, 4, 5, 0, 35; not scaled to a standard deviation
+        }
+    )
+    ranks = np.corrcoef([5, 4, 2, 3, 1], [1, 3, 4, 2, 5])[0, 1]
+    assert rows["experts_queried"]["scc"] == pytest.approx(ranks)
+    assert rows["experts_queried"]["median"] == 4.0

@@ -1,4 +1,4 @@
-"""Section 5.2's controlled experiment: experts trained separately, then organised in four ways over the same scores."""
+"""Section 5.2's controlled experiment: experts trained separately, then organised in several ways."""
 
 from __future__ import annotations
 
@@ -83,6 +83,7 @@ def organise(
             "ge": flat_tree(len(scenario.tasks)),
             "hge": lca_tree(order, training, replay, coverage),
             "upper": upper.tree,
+            "selected": upper.selected,
         }
         routes = {name: select(tree, test.scores) for name, tree in trees.items()}
         if pool.scores_are_costly:

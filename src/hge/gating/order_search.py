@@ -1,4 +1,4 @@
-"""Section 5.2's *Upper*: Algorithm 3 in many random orders on one score matrix; the cheapest accurate tree is selected.
+"""Section 5.2's *Upper*: Algorithm 3 in many random orders on one score matrix, and the cheapest accurate tree.
 
 Works on arrays, not tensors.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 from scipy import stats
@@ -86,8 +87,26 @@ class Upper:
     """The cheapest of many trees with an accuracy close to the flat tree's, and the figures of all of them."""
 
     tree: Tree
+    """Selected by the figures recorded on the test batches, as in the paper: a bound, and not a tree to choose."""
+    selected: Tree
+    """Selected on the training batches."""
     all_figures: list[TreeFigures]
-    """On the test batches; the tree was selected on the replay."""
+    """On the test batches."""
+
+
+class _Cheapest:
+    """The cheapest tree so far whose accuracy on some batches is close to the flat tree's; the flat one at first."""
+
+    def __init__(self, batches: OwnedBatches) -> None:
+        self.batches, self.tree, self.cost = batches, flat_tree(len(batches.scores)), inf
+        self.least = tree_figures(self.tree, batches).accuracy - WITHIN
+
+    def offer(self, tree: Tree) -> TreeFigures:
+        """Take a tree if it is cheaper and accurate enough; return its figures."""
+        found = tree_figures(tree, self.batches)
+        if found.accuracy >= self.least and found.experts_queried < self.cost:
+            self.tree, self.cost = tree, found.experts_queried
+        return found
 
 
 def search_upper(
@@ -99,18 +118,15 @@ def search_upper(
     rng: np.random.Generator,
     on_order: Callable[[int], None] = lambda done: None,
 ) -> Upper:
-    """Try `orders` random orders; select on the replay, report on the test batches."""
-    experts = len(training.scores)
-    least = tree_figures(flat_tree(experts), replay).accuracy - WITHIN
-    best, best_cost, found = None, np.inf, []
+    """Try `orders` random orders."""
+    experts, found = len(training.scores), []
+    on_test, on_training = _Cheapest(test), _Cheapest(training)
     for done in range(1, orders + 1):
         tree = lca_tree(rng.permutation(experts).tolist(), training, replay, coverage)
-        on_replay = tree_figures(tree, replay)
-        found.append(tree_figures(tree, test))
-        if on_replay.accuracy >= least and on_replay.experts_queried < best_cost:
-            best, best_cost = tree, on_replay.experts_queried
+        found.append(on_test.offer(tree))
+        on_training.offer(tree)
         on_order(done)
-    return Upper(best if best is not None else flat_tree(experts), found)
+    return Upper(on_test.tree, on_training.tree, found)
 
 
 def statistics(all_figures: Sequence[TreeFigures]) -> dict[str, dict[str, float]]:

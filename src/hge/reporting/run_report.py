@@ -22,7 +22,8 @@ GATES = "gates.json"
 ORGANISATIONS = {
     "ge": "GE: flat",
     "hge": "HGE: Algorithm 3 in the order of the tasks",
-    "upper": "Upper: the cheapest good tree of many orders",
+    "upper": "Upper: the cheapest good tree of many orders, by the test batches",
+    "selected": "The cheapest good tree of many orders, by the training batches",
     "shortlist": "Ours: shortlist of the best sketches",
 }
 

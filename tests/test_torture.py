@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hge.bench.population import Population, Subject
+from hge.core.files import read_json
 from torture import __main__ as torture_all
 from torture.__main__ import PARTS, failures_in, main
 from torture.bad_inputs import torture_inputs
@@ -104,7 +105,7 @@ def test_an_unknown_part_is_told_before_anything_runs(
 def survival_table(report: dict[str, Any]) -> str:
     kills, inputs, flips, soak = (report[name] for name in ("kills", "inputs", "flips", "soak"))
     renamed = sum(kills["between_writing_and_renaming"].values())
-    gpu = report["kills-gpu"]
+    gpu, others = report["kills-gpu"], report["kills-settings"]
     settled = [memory / 2**20 for batches, memory in soak["curve"] if batches >= soak["batches"] / 10]
     cost, saving = report["saving"]["cost_percent"], report["saving"]
     share = 100 * sum(saving["seconds_in_checkpoints"]) / sum(saving["seconds"]["with"])
@@ -115,6 +116,9 @@ def survival_table(report: dict[str, Any]) -> str:
             f"| kill -9, GE and HGE | {kills['kills']}, of them {kills['with_newcomers']} in a newcomer's probation, "
             f"{kills['with_set_aside']} with batches set aside, {renamed} between writing and renaming "
             f"| resumed from batch {min(kills['resumed_from'])} or later; {len(kills['differences'])} bytes differ |",
+            f"| the same: {', '.join(others['by_method'])}; recipes {', '.join(others['by_recipe'])}; "
+            f"tracked, blended, mixed and revisited streams, Adam | {others['kills']} "
+            f"| resumed from batch {min(others['resumed_from'])} or later; {len(others['differences'])} bytes differ |",
             f"| the same on one {gpu['gpu']}, `deterministic=true` | {gpu['kills']} "
             f"| resumed from batch {min(gpu['resumed_from'])} or later; {len(gpu['differences'])} bytes differ |",
             f"| bad inputs | {inputs['examples']:,} "
@@ -131,7 +135,7 @@ def survival_table(report: dict[str, Any]) -> str:
 
 
 def test_the_readme_shows_the_figures() -> None:
-    report = json.loads((ROOT / "results" / "torture.json").read_text())
+    report = read_json(ROOT / "results" / "torture.json")
     assert survival_table(report) in (ROOT / "README.md").read_text()
 
 
@@ -143,10 +147,11 @@ def test_the_documented_memory_of_an_expert(score: Any) -> None:
 
 
 def test_what_stands_in_the_results_was_survived() -> None:
-    report = json.loads((ROOT / "results" / "torture.json").read_text())
+    report = read_json(ROOT / "results" / "torture.json")
     assert report.keys() == PARTS.keys()
     assert not [text for name in report for text in failures_in(name, report[name])]
     assert report["kills"]["kills"] >= 30
+    assert report["kills-settings"]["kills"] >= 48
     assert report["kills"]["with_newcomers"] >= 1 <= report["kills"]["with_set_aside"]
     assert sum(report["kills"]["between_writing_and_renaming"].values()) >= 1
     assert sum(n for name, n in report["inputs"]["outcomes"].items() if name.endswith("refused")) >= 10_000

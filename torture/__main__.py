@@ -17,6 +17,7 @@ from hge.experiments.run_files import environment
 from torture.bad_inputs import torture_inputs
 from torture.flips import torture_flips
 from torture.kills import METHODS, torture_kills
+from torture.kills_settings import torture_kills_settings
 from torture.saving import torture_saving
 from torture.soak import torture_soak
 
@@ -32,6 +33,7 @@ PARTS: dict[str, Part] = {
     "inputs": lambda folder: torture_inputs(folder, EXAMPLES, SEED, log),
     "flips": lambda folder: torture_flips(folder, FLIPS, SEED, log),
     "kills": lambda folder: torture_kills(folder, log, KILL_SEEDS, METHODS),
+    "kills-settings": lambda folder: torture_kills_settings(folder, log),
     "saving": lambda folder: torture_saving(folder, EXPERTS, TURNS, log),
     "soak": lambda folder: torture_soak(folder, SOAK, SOAK_EVERY, SEED, log),
     "kills-gpu": lambda folder: torture_kills(folder, log, KILL_SEEDS[:1], METHODS, device="cuda", workers=GPU_WORKERS),

@@ -14,7 +14,7 @@ from hge.core.config import LearnerConfig
 from hge.core.randomness import Keys
 from hge.core.types import Batch
 from hge.experts.companions.companion import Companion, flat
-from hge.experts.companions.nearest import NearestRows, common_scale
+from hge.experts.companions.nearest import LabelledRows, NearestRows, common_scale
 from hge.experts.pool import ExpertPool
 from hge.experts.replay import Expert
 from hge.gating.stream_belief import StreamBelief
@@ -42,7 +42,7 @@ class StreamMemory:
         self.companions: dict[int, Companion] = {}
         self.belief = StreamBelief(observers=2)
         """Its observers are the gate, and the nearest of all experts' rows."""
-        self._owners: NearestRows | None = None
+        self._owners: LabelledRows | None = None
         self.classes = 0
         """Number of outputs whose labels have been seen."""
 
@@ -91,15 +91,14 @@ class StreamMemory:
         scores[self.belief.merged_experts] = np.inf
         return np.stack([scores.argmin(axis=0), nearest])
 
-    def _nearest(self, experts: int) -> NearestRows:
+    def _nearest(self, experts: int) -> LabelledRows:
         """Return some rows of each expert, with the experts as their labels."""
         if self._owners is None:
             each = max(1, min(OWNED, ALL_OWNED // experts))
-            self._owners = NearestRows(each * experts)
-            for expert, own in self.companions.items():
-                rows = own.nearest.x[:: -(-len(own.nearest) // each)]
-                self._owners.add(rows, np.full(len(rows), expert))
-            self._owners.scale = common_scale([own.nearest for own in self.companions.values()])
+            memories = {expert: own.nearest for expert, own in self.companions.items()}
+            some = {expert: memory.x[:: -(-len(memory) // each)] for expert, memory in memories.items()}
+            owners = np.repeat(list(some), [len(rows) for rows in some.values()])
+            self._owners = LabelledRows(np.concatenate([*some.values()]), owners, common_scale([*memories.values()]))
         return self._owners
 
     def probabilities(self, expert: int, x: Tensor, outputs: int) -> FloatArray:

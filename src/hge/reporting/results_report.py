@@ -33,7 +33,7 @@ from hge.reporting.tree_drawing import tree_svg
 
 MARKS = {"reproduced": "✓", "better": "▲", "worse": "▼", "differs": "≠", "not comparable": "○"}
 """Marks shown before our figure in a cell; what was not run has no figure."""
-SURVIVAL = ("kills", "kills-gpu", "inputs", "flips", "saving", "soak")
+SURVIVAL = ("kills", "kills-settings", "kills-gpu", "inputs", "flips", "saving", "soak")
 """Parts of `make torture`, in the order in which they are shown."""
 
 
@@ -250,5 +250,6 @@ def _robustness_row(part: str, found: dict[str, Any]) -> tuple[str, int, str]:
         return "checkpoints", len(found["seconds"]["with"]), cost
     if part == "soak":
         return "batches in one run", found["batches"], f"memory grew by {found['growth_bytes'] / 1e6:.1f} MB"
-    what = f"kill -9 on one {found['gpu']}, then resumed" if part == "kills-gpu" else "kill -9, then resumed"
+    under = {"kills-gpu": f" on one {found.get('gpu')}", "kills-settings": ", other methods and settings"}
+    what = f"kill -9{under.get(part, '')}, then resumed"
     return what, found["kills"], f"{len(found['differences'])} differences from an uninterrupted run"

@@ -23,46 +23,23 @@ ROWS_FOR_SCALE = 128
 """Rows from which the middle and the units of the inputs are determined, once."""
 
 
-class NearestRows:
-    """A memory of the latest rows of each class; distances are in units of their own if inputs differ in kind.
+class LabelledRows:
+    """Rows with labels, and class probabilities from the nearest of them.
 
-    Classes share the capacity equally, so that one that no longer comes is not forgotten for the others.
-
-    >>> memory = NearestRows(capacity=100)
-    >>> memory.add(np.array([[0.0], [0.1], [5.0]], np.float32), np.array([0, 0, 1]))
-    >>> int(memory.probabilities(np.array([[4.9]], np.float32), classes=2).argmax())
+    >>> rows = LabelledRows(np.array([[0.0], [0.1], [5.0]], np.float32), np.array([0, 0, 1]))
+    >>> int(rows.probabilities(np.array([[4.9]], np.float32), classes=2).argmax())
     1
     """
 
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.x: FloatRows = np.empty((0, 0), np.float32)
-        self.y: Labels = np.empty(0, np.int64)
-        self.arrival: Labels = np.empty(0, np.int64)
-        """[rows] The row that came first has the lowest number."""
-        self.scale: FloatRows | None = None
-        """[2, inputs] What is subtracted from inputs, and what they are then multiplied by; None until there are enough
-        rows to determine it."""
-        self._places: list[deque[int]] = []
-        """Of each class: where its rows are, the oldest first."""
+    def __init__(self, x: FloatRows, y: Labels, scale: FloatRows | None = None) -> None:
+        self.x, self.y, self.scale = x, y, scale
+        """[2, inputs] The scale is what is subtracted from inputs, and what they are then multiplied by: units of their
+        own if inputs differ in kind. Without one, it is determined from the rows."""
         self._measured: tuple[FloatRows, FloatRows] | None = None
         """The scale in use, and the rows in its units with the sums of their squares."""
 
     def __len__(self) -> int:
         return len(self.y)
-
-    def add(self, x: FloatRows, y: Labels) -> None:
-        """Remember flat rows; beyond the capacity, each replaces the oldest row of the most frequent class."""
-        if not len(self):
-            self.x = np.empty((0, x.shape[1]), np.float32)
-        room = self.capacity - len(self)
-        if room > 0:
-            self._append(x[:room], y[:room])
-            x, y = x[room:], y[room:]
-        if len(y):
-            self._replace(x, y)
-        if self.scale is None and len(self) >= ROWS_FOR_SCALE:
-            self.scale, self._measured = self._scale(), None
 
     def probabilities(self, x: FloatRows, classes: int) -> FloatArray:
         """Return [rows, classes]: the shares of the classes among the nearest rows, the nearer ones counting more."""
@@ -81,6 +58,39 @@ class NearestRows:
         np.add.at(votes, (np.arange(len(x))[:, None], self.y[nearest]), weight)
         shares: FloatArray = votes / votes.sum(axis=1, keepdims=True)
         return shares
+
+    def _scale(self) -> FloatRows:
+        rows = torch.from_numpy(self.x).double()  # distances of rows far from 0 would be lost to rounding
+        scale: FloatRows = torch.stack([rows.median(0).values, 1 / units_of(rows)]).float().numpy()
+        return scale
+
+
+class NearestRows(LabelledRows):
+    """A memory of the latest rows of each class; their scale is determined once, when there are enough rows.
+
+    Classes share the capacity equally, so that one that no longer comes is not forgotten for the others.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(np.empty((0, 0), np.float32), np.empty(0, np.int64))
+        self.capacity = capacity
+        self.arrival: Labels = np.empty(0, np.int64)
+        """[rows] The row that came first has the lowest number."""
+        self._places: list[deque[int]] = []
+        """Of each class: where its rows are, the oldest first."""
+
+    def add(self, x: FloatRows, y: Labels) -> None:
+        """Remember flat rows; beyond the capacity, each replaces the oldest row of the most frequent class."""
+        if not len(self):
+            self.x = np.empty((0, x.shape[1]), np.float32)
+        room = self.capacity - len(self)
+        if room > 0:
+            self._append(x[:room], y[:room])
+            x, y = x[room:], y[room:]
+        if len(y):
+            self._replace(x, y)
+        if self.scale is None and len(self) >= ROWS_FOR_SCALE:
+            self.scale, self._measured = self._scale(), None
 
     def state(self) -> dict[str, Tensor]:
         """Return the rows, their labels and order, and the scale."""
@@ -125,11 +135,6 @@ class NearestRows:
     @property
     def _next_arrival(self) -> int:
         return int(self.arrival.max(initial=-1)) + 1
-
-    def _scale(self) -> FloatRows:
-        rows = torch.from_numpy(self.x).double()  # distances of rows far from 0 would be lost to rounding
-        scale: FloatRows = torch.stack([rows.median(0).values, 1 / units_of(rows)]).float().numpy()
-        return scale
 
 
 def _with_squares(x: FloatRows, scale: FloatRows) -> FloatRows:

@@ -9,6 +9,7 @@ import pytest
 
 from hge import GatedExperts
 from hge.core.events import ExpertsMerged
+from hge.data.drift_streams import stagger, visit
 from hge.gating.promotion import Organisation
 from hge.gating.stream_belief import StreamBelief
 from hge.gating.switch_detection import RecentEntry
@@ -82,6 +83,19 @@ def test_the_same_inputs_with_other_labels_are_not_merged() -> None:
     assert [expert.id for expert in model.experts_] == [0, 1]
     merged = [{event.expert, event.merged} for event in model.events_ if isinstance(event, ExpertsMerged)]
     assert {0, 1} not in merged
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::hge.HgeWarning")  # likewise
+def test_experts_that_guess_are_not_merged() -> None:
+    """Visits so short that experts mix the concepts: their bounds are wide, but none explains the other's rows."""
+    model, stream = (
+        GatedExperts(),
+        visit([stagger(k) for k in range(3)], (0, 1, 0, 2, 1), 800, np.random.default_rng(100)),
+    )
+    for start in range(0, len(stream), ROWS):
+        model.partial_fit(stream.x[start : start + ROWS], stream.y[start : start + ROWS])
+    assert not [event for event in model.events_ if isinstance(event, ExpertsMerged) and event.loss > 0.1]
 
 
 def test_a_merged_expert_has_no_node_and_no_probation() -> None:

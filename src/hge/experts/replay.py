@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import nan
 
 from hge.core.config import LearnerConfig
 from hge.core.types import Batch
@@ -17,8 +16,6 @@ class ReplayBatch:
 
     step: int
     batch: Batch
-    loss: float = nan
-    """The expert's loss on it before the expert was trained on it, if known."""
 
 
 @dataclass

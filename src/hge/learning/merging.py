@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import log
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from hge.core import events
 from hge.experts.replay import Expert
@@ -20,8 +19,8 @@ MATURE = 50
 """Batches after which the mean and the deviation of an expert's losses no longer show how it began."""
 GROWTH = 1.5
 """The expert in use is compared with all others whenever its number of batches has grown by this factor."""
-USUAL = 0.75
-"""Quantile of the losses that an expert had on its own replay when that was new, up to which a loss is usual."""
+LOST = 0.1
+"""Share of what the labels say that may be lost: the loss of guessing among them is the unit."""
 
 
 class Merging:
@@ -70,18 +69,20 @@ class Merging:
     def _loss_if_explained(self, expert: Expert, other: Expert) -> float | None:
         """Return the expert's mean loss on the other's replay if it explains all of it; None if it does not.
 
-        It must accept every batch. That is not enough, since its bound is wide after a batch of another task: the mean
-        loss must also be what is usual, for both experts, for a batch that is new to them.
+        It must accept every batch. That is not enough, since its bound is wide after a batch of another task: it must
+        also predict the labels almost as well as each of the two predicts those of its own replay.
         """
-        kept, bound, losses = other.replay.kept, expert.losses.bound(self.learner.config.epsilon), []
+        kept, bound, pool = other.replay.kept, expert.losses.bound(self.learner.config.epsilon), self.learner.pool
         if not kept or not all(expert.labels.admits(old.batch.y.tolist()) for old in kept):
             return None
+        losses = []
         for old in kept:
-            losses.append(self.learner.pool.loss(expert.id, old.batch, old.step))
+            losses.append(pool.loss(expert.id, old.batch, old.step))
             if not losses[-1] <= bound:
                 return None
-        mean = fmean(losses)
-        return mean if mean <= min(_usual_loss(expert), _usual_loss(other)) else None
+        own = min(fmean(pool.loss(e.id, old.batch, old.step) for old in e.replay.kept) for e in (expert, other))
+        labels = {label for old in kept for label in old.batch.y.tolist()}
+        return fmean(losses) if fmean(losses) - own <= LOST * log(max(2, len(labels))) else None
 
     def _merge(self, other: Expert, into: Expert, loss: float) -> None:
         """Train an expert on another one's replay, and put it in the other's place."""
@@ -96,8 +97,3 @@ class Merging:
         for entry in recent:
             entry.expert = into.id if entry.expert == other.id else entry.expert
             entry.refused_by = into.id if entry.refused_by == other.id else entry.refused_by
-
-
-def _usual_loss(expert: Expert) -> float:
-    """Return the highest loss that is usual for a batch that is new to an expert."""
-    return float(np.quantile([old.loss for old in expert.replay.kept], USUAL))

@@ -46,7 +46,7 @@ def take_snapshot(learner: Learner) -> Snapshot:
                 "merged_into": e.merged_into,
                 "labels": [[label, count] for label, count in e.labels.items()],
                 "seen": e.replay.seen,
-                "remembered": [[kept.step, kept.loss] for kept in e.replay.kept],
+                "remembered": [kept.step for kept in e.replay.kept],
             }
             for e in learner.experts
         ],
@@ -107,7 +107,7 @@ def _restore(learner: Learner, snapshot: Snapshot) -> None:
         expert.labels = LabelCounts({int(label): int(count) for label, count in fact["labels"]})
         expert.replay.seen = fact["seen"]
         batches = [get_batch(own, f"replay.{place}", device) for place in range(len(fact["remembered"]))]
-        expert.replay.kept = [ReplayBatch(s, b, loss) for (s, loss), b in zip(fact["remembered"], batches, strict=True)]
+        expert.replay.kept = [ReplayBatch(s, b) for s, b in zip(fact["remembered"], batches, strict=True)]
     learner.outlier_rate.outliers = facts["outliers"]
     learner.steps, learner.last_used = facts["steps"], facts["last_used"]
     learner.evaluations.clear()

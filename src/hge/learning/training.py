@@ -60,5 +60,5 @@ def remember(learner: Learner, expert: Expert, entry: RecentEntry[Batch], loss: 
     if learner.config.label_evidence:
         expert.labels.update(entry.batch.y.tolist())
     key = learner.keys.integer("replay", entry.step, expert.id)
-    expert.replay.add(ReplayBatch(entry.step, entry.batch, loss), key)
+    expert.replay.add(ReplayBatch(entry.step, entry.batch), key)
     return ((entry.step, expert.id),)

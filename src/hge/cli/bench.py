@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -91,7 +92,7 @@ def calls_command(out: Annotated[Path | None, typer.Option(help="JSON file for t
         table.add_row(name.replace("_", " "), f"{value:.3g}")
     console.print(table)
     if out is not None:
-        write_json(out, figures | {"commit": commit()})
+        write_json(out, figures | {"load_average": os.getloadavg()[0], "commit": commit()})
 
 
 @app.command("data")

@@ -24,7 +24,7 @@ from hge.learning.state import named, part
 
 REHEARSED = 96
 """Remembered rows in a rehearsal step, beside those of the batch."""
-STEPS, YOUNG = 4, 60
+STEPS, YOUNG = 4, 40
 """Rehearsal steps for each of an expert's first batches, and the number of these; then ever fewer."""
 GATE = 0
 """The gate's number among the observers."""
@@ -167,7 +167,7 @@ class StreamMemory:
 def _steps_until(batches: int) -> int:
     """Return the number of rehearsal steps of an expert that was trained on this many batches.
 
-    >>> [_steps_until(n) for n in (0, 1, 60, 120, 1000)]
-    [0, 4, 240, 406, 915]
+    >>> [_steps_until(n) for n in (0, 1, 40, 120, 1000)]
+    [0, 4, 160, 336, 675]
     """
     return round(STEPS * (min(batches, YOUNG) + YOUNG * log(max(batches, YOUNG) / YOUNG)))

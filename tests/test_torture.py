@@ -16,6 +16,7 @@ from torture import __main__ as torture_all
 from torture.__main__ import PARTS, failures_in, main
 from torture.bad_inputs import torture_inputs
 from torture.flips import torture_flips
+from torture.hostile import KINDS, torture_hostile
 from torture.kills import torture_kills
 from torture.kills_settings import torture_kills_settings
 from torture.saving import torture_saving
@@ -53,6 +54,16 @@ def test_bad_inputs_are_told_and_change_nothing(tmp_path: Path) -> None:
     assert found["examples"] >= 300
     assert sum(count for name, count in found["outcomes"].items() if name.endswith("refused")) > 120
     assert not failures_in("inputs", found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_hostile_files_are_read_or_refused(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torture.hostile.KINDS", (kind,))
+    found = torture_hostile(tmp_path, 100, 1, ignore)
+    assert found[kind]["outcomes"]["refused"] > 50
+    assert found[kind]["outcomes"]["read"] > 2
+    assert not failures_in("hostile", found)
 
 
 @pytest.mark.slow
@@ -99,7 +110,7 @@ def test_an_unknown_part_is_told_before_anything_runs(
     monkeypatch.setattr("sys.argv", ["torture", "inputs", "flops"])
     with pytest.raises(SystemExit):
         main()
-    assert "parts: got flops, expected inputs, flips" in capsys.readouterr().err
+    assert "parts: got flops, expected inputs, hostile, flips" in capsys.readouterr().err
 
 
 def survival_table(report: dict[str, Any]) -> str:
@@ -156,6 +167,7 @@ def test_what_stands_in_the_results_was_survived() -> None:
     assert sum(report["kills"]["between_writing_and_renaming"].values()) >= 1
     assert sum(n for name, n in report["inputs"]["outcomes"].items() if name.endswith("refused")) >= 10_000
     assert report["flips"]["flips"] >= 5_000
+    assert all(sum(report["hostile"][kind]["outcomes"].values()) >= 5_000 for kind in KINDS)
     assert report["soak"]["batches"] >= 200_000
     assert report["soak"]["curve"][-1][0] == report["soak"]["batches"]
     assert all(not part["environment"]["commit"].endswith("+") for part in report.values())

@@ -15,8 +15,27 @@ import torch
 
 from hge.core.types import Batch
 from hge.learning.checkpoint import SAVED_MODEL, CheckpointError, Checkpoints, read_checkpoint
+from hge.learning.manifest_check import Kind, check_kinds
 from hge.learning.state import Snapshot, take_snapshot
 
+LONGEST_LABEL, MOST_CLASSES = 10_000, 10**6
+LABEL: Kind = (int, float, str, bool)
+FACTS: Kind = {
+    "parameters": {"*": (int, float, str, bool, None)},
+    "factories": [str],
+    "changed": {"*": (int, float, str, bool, None)},
+    "classes": [(str, [LABEL])],
+    "outputs": [[LABEL]],
+    "closed": bool,
+    "capacity": int,
+    "input_shape": [int],
+    "features": int,
+    "feature_names": [str],
+    "seed": object,
+    "skipped": int,
+    "advice": {"*": (int, [(str, float)], None)},
+}
+"""What is saved of an estimator beside its learner."""
 LABEL_KINDS = "biufU"
 """numpy dtype kinds of labels that JSON can represent: booleans, numbers, strings."""
 
@@ -72,11 +91,33 @@ def _is_object(name: str, value: Any) -> bool:
 
 
 def read_model(folder: Path) -> tuple[Snapshot, dict[str, Any]]:
-    """Read a model written by `save_model`."""
+    """Read a model written by `save_model`, and check its values."""
     snapshot, facts = read_checkpoint(folder)
-    if "parameters" not in facts:
+    if not isinstance(facts, dict) or "parameters" not in facts:
         raise CheckpointError(f"{folder}: got a run's checkpoint, expected a saved model (use `hge run … --resume`)")
+    try:
+        check_kinds(facts, FACTS, "facts")
+        _check_together(snapshot, facts)
+    except (ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{folder}: {error}") from error
     return snapshot, facts
+
+
+def _check_together(snapshot: Snapshot, facts: dict[str, Any]) -> None:
+    """Check what the values say about each other and about the tensors, before anything is built by them."""
+    shape, (kind, labels) = tuple(facts["input_shape"]), facts["classes"]
+    rows = waiting_rows(snapshot)
+    if rows.x.shape[1:] != shape or rows.y.shape != rows.x.shape[:1] or rows.x.dtype != torch.float32:
+        raise ValueError(f"facts.input_shape: got {shape}, expected {tuple(rows.x.shape[1:])} as in the waiting rows")
+    if np.dtype(kind).kind not in LABEL_KINDS or np.dtype(kind).itemsize > 4 * LONGEST_LABEL:
+        raise ValueError(f"facts.classes: got labels of type {kind[:20]}, expected numbers or texts")
+    known, outputs = set(labels), [output for _, output in facts["outputs"]]
+    if len(known) != len(labels) or labels != sorted(labels) or not {label for label, _ in facts["outputs"]} <= known:
+        raise ValueError("facts.outputs: got labels that are not in classes, expected distinct ones in order")
+    if outputs != list(range(len(outputs))) or not 0 < len(labels) <= facts["capacity"] <= MOST_CLASSES:
+        raise ValueError(f"facts.outputs: got other outputs than 0 to {len(labels) - 1}, or too many for the capacity")
+    if facts["features"] != shape[0] or len(facts["feature_names"]) not in (0, shape[0]):
+        raise ValueError(f"facts.features: got {facts['features']} and their names, expected {shape[0]}")
 
 
 def waiting_rows(snapshot: Snapshot) -> Batch:

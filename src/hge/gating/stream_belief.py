@@ -124,7 +124,7 @@ class StreamBelief:
         """Restore what `state` returned."""
         self.in_use, self.aside = int(facts["in_use"]), np.array(facts["aside"], float).reshape(self.aside.shape[0], -1)
         self.merged_experts, experts = list(facts["merged"]), self.aside.shape[1]
-        self.counts = np.array(facts["counts"], float).reshape(-1, experts, experts)
+        self.counts = np.array(facts["counts"], float).reshape(len(self.aside), experts, experts)
 
     def _grow(self, experts: int) -> None:
         missing = experts - self.counts.shape[1]

@@ -156,7 +156,9 @@ def _read(manifest: Path) -> tuple[Snapshot, dict[str, Any]]:
         tensors = {name: _read_tensors(manifest.parent, entry) for name, entry in files.items()}
         experts = [tensors[f"expert.{number}"] for number in range(len(learner["experts"]))]
         return Snapshot(learner, tensors["state"], experts), facts
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, MemoryError) as error:
+        if isinstance(error, CheckpointError):
+            raise
         raise CheckpointError(f"{manifest}: {error!r} is missing or of the wrong kind") from None
 
 
@@ -167,7 +169,7 @@ def _read_body(path: Path) -> dict[str, Any]:
         body, digest = document["body"], document["sha256"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{path}: not a checkpoint ({type(error).__name__})") from None
-    if not isinstance(body, dict) or _digest(_canonical(body)) != digest:
+    if not isinstance(body, dict) or not isinstance(digest, str) or _digest(_canonical(body)) != digest:
         raise CheckpointError(f"{path}: its checksum is wrong, it is torn or was changed")
     if body.get("schema") != SCHEMA:
         raise CheckpointError(f"{path}: got schema {body.get('schema')!r}, expected {SCHEMA}; another version wrote it")

@@ -15,6 +15,7 @@ from hge.experts.pool import ExpertPool
 from hge.experts.replay import ReplayBatch
 from hge.gating.label_evidence import LabelCounts
 from hge.gating.switch_detection import LossStats, RecentEntry
+from hge.learning.manifest_check import check_learner
 
 if TYPE_CHECKING:
     from hge.learning.learner import Learner
@@ -83,6 +84,7 @@ def restore(learner: Learner, snapshot: Snapshot) -> None:
     """Load a snapshot into a new learner with the same settings; raise a ValueError if it does not fit."""
     assert not learner.steps, "only a learner that has seen nothing can become another"
     with reading("state"):
+        check_learner(snapshot.facts)
         _restore(learner, snapshot)
 
 
@@ -91,7 +93,7 @@ def reading(name: str) -> Iterator[None]:
     """Turn errors from missing or malformed entries of a checkpoint into a ValueError that names them."""
     try:
         yield
-    except (KeyError, IndexError, TypeError, AttributeError, RuntimeError) as error:
+    except (LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, MemoryError) as error:
         raise ValueError(f"{name}: {error!r} is missing or of the wrong kind") from error
 
 

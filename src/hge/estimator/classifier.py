@@ -176,6 +176,9 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
             model = cls(**facts["parameters"] | changed)
             model._become(snapshot, facts)
             model.set_params(**{name: value for name, value in facts["changed"].items() if name not in changed})
+            check_choice("routing", model.routing, get_args(Routing))
+            check_choice("on_bad_batch", model.on_bad_batch, get_args(OnBadBatch))
+            check_count("batch_size", model.batch_size)
         except Exception as error:  # values of a stranger's file may raise almost any exception
             if isinstance(error, ValueError) and (changed or facts["factories"]):
                 raise

@@ -19,6 +19,8 @@ from hge.learning.manifest_check import Kind, check_kinds
 from hge.learning.state import Snapshot, take_snapshot
 
 LONGEST_LABEL, MOST_CLASSES = 10_000, 10**6
+OBJECTS = {"net", "autoencoder", "expert"}
+"""Parameters that may be Python objects, which are not saved."""
 LABEL: Kind = (int, float, str, bool)
 FACTS: Kind = {
     "parameters": {"*": (int, float, str, bool, None)},
@@ -107,6 +109,8 @@ def _check_together(snapshot: Snapshot, facts: dict[str, Any]) -> None:
     """Check what the values say about each other and about the tensors, before anything is built by them."""
     shape, (kind, labels) = tuple(facts["input_shape"]), facts["classes"]
     rows = waiting_rows(snapshot)
+    if not set(facts["factories"]) <= OBJECTS:
+        raise ValueError(f"facts.factories: got {facts['factories']}, expected some of {', '.join(sorted(OBJECTS))}")
     if rows.x.shape[1:] != shape or rows.y.shape != rows.x.shape[:1] or rows.x.dtype != torch.float32:
         raise ValueError(f"facts.input_shape: got {shape}, expected {tuple(rows.x.shape[1:])} as in the waiting rows")
     if np.dtype(kind).kind not in LABEL_KINDS or np.dtype(kind).itemsize > 4 * LONGEST_LABEL:

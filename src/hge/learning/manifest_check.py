@@ -44,8 +44,8 @@ def check_learner(facts: Any) -> None:
         if parent not in range(place):
             raise ValueError(f"learner: got node {parent} as the parent of node {place}, expected one before it")
     counts = [facts["steps"], facts["outliers"], *(e[name] for e in facts["experts"] for name in ("batches", "seen"))]
-    if min(counts) < 0:
-        raise ValueError("learner: got a negative count, expected none")
+    if min(counts) < 0 or (facts["steps"] == 0 < max(counts)):
+        raise ValueError("learner: got counts that are negative, or of no steps, expected those of a run")
 
 
 def check_kinds(value: Any, kind: Kind, name: str) -> None:

@@ -110,7 +110,7 @@ def test_an_unknown_part_is_told_before_anything_runs(
     monkeypatch.setattr("sys.argv", ["torture", "inputs", "flops"])
     with pytest.raises(SystemExit):
         main()
-    assert "parts: got flops, expected inputs, hostile, flips" in capsys.readouterr().err
+    assert "parts: got flops, expected inputs, flips" in capsys.readouterr().err
 
 
 def survival_table(report: dict[str, Any]) -> str:
@@ -167,7 +167,6 @@ def test_what_stands_in_the_results_was_survived() -> None:
     assert sum(report["kills"]["between_writing_and_renaming"].values()) >= 1
     assert sum(n for name, n in report["inputs"]["outcomes"].items() if name.endswith("refused")) >= 10_000
     assert report["flips"]["flips"] >= 5_000
-    assert all(sum(report["hostile"][kind]["outcomes"].values()) >= 5_000 for kind in KINDS)
     assert report["soak"]["batches"] >= 200_000
     assert report["soak"]["curve"][-1][0] == report["soak"]["batches"]
     assert all(not part["environment"]["commit"].endswith("+") for part in report.values())

@@ -16,7 +16,6 @@ from hge.core.files import read_json, write_json
 from hge.experiments.run_files import environment
 from torture.bad_inputs import torture_inputs
 from torture.flips import torture_flips
-from torture.hostile import torture_hostile
 from torture.kills import METHODS, torture_kills
 from torture.kills_settings import torture_kills_settings
 from torture.saving import torture_saving
@@ -25,14 +24,13 @@ from torture.soak import torture_soak
 SEED = 20
 KILL_SEEDS = (0, 1, 2)
 GPU_WORKERS = 4
-EXAMPLES, FLIPS, HOSTILE_FILES = 14_000, 6_000, 5_000
+EXAMPLES, FLIPS = 14_000, 6_000
 SOAK, SOAK_EVERY = 200_000, 2_000
 EXPERTS, TURNS = 10, 7
 
 Part = Callable[[Path], dict[str, Any]]
 PARTS: dict[str, Part] = {
     "inputs": lambda folder: torture_inputs(folder, EXAMPLES, SEED, log),
-    "hostile": lambda folder: torture_hostile(folder, HOSTILE_FILES, SEED, log),
     "flips": lambda folder: torture_flips(folder, FLIPS, SEED, log),
     "kills": lambda folder: torture_kills(folder, log, KILL_SEEDS, METHODS),
     "kills-settings": lambda folder: torture_kills_settings(folder, log),

@@ -10,21 +10,36 @@ Kind = Any
 
 LARGEST = 2**63
 LOSSES: Kind = {"alpha": float, "signed": bool, "count": int, "mean": float, "deviation": float}
+BELIEF: Kind = {"in_use": int, "counts": [[[float]]], "aside": [[float]], "merged": [int]}
 LEARNER: Kind = {
     "steps": int,
     "last_used": int,
     "evaluations": {"*": int},
-    "experts": [{"batches": int, "losses": LOSSES, "undone": int, "labels": [[int]], "seen": int, "remembered": [int]}],
+    "experts": [
+        {
+            "batches": int,
+            "losses": LOSSES,
+            "undone": int,
+            "merged_into": (int, None),
+            "labels": [[int]],
+            "seen": int,
+            "remembered": [[(int, float, None)]],
+        }
+    ],
     "recent": {"previous_expert": int, "entries": [[(int, None)]]},
     "organisation": {"tree": [[int]], "probations": {"*": {"lower": [(bool, int)], "paths": [[(int, [int])]]}}},
     "outliers": int,
+    "merging": ({"in_use": (int, None), "due": [[int]]}, None),
     "shortlist": ({"*": int}, None),
     "guard": ({"expert": int, "losses": LOSSES, "trained": int}, None),
     "calibration": (
         {"usual_doubt": object, "readers": int, "known": object, "trained_at_fit": object},
         None,
     ),
-    "memory": ({"belief": {"in_use": int, "counts": [[[float]]], "aside": [[float]]}, "classes": int}, None),
+    "memory": (
+        {"belief": {"in_use": int, "counts": [[[float]]], "aside": [[float]], "merged": [int]}, "classes": int},
+        None,
+    ),
 }
 """The values of a learner (hge/learning/state.py)."""
 
@@ -37,6 +52,7 @@ def check_learner(facts: Any) -> None:
     tree, probations = facts["organisation"]["tree"], facts["organisation"]["probations"]
     named += [*(node[0] for node in tree[1:]), *map(int, probations)]
     named += ([] if guard is None else [guard["expert"]]) + ([] if memory is None else [memory["belief"]["in_use"]])
+    named += [fact["merged_into"] for fact in facts["experts"] if fact["merged_into"] is not None]
     for expert in named:
         if expert not in range(len(facts["experts"])):
             raise ValueError(f"learner: got expert {expert}, expected one of {len(facts['experts'])}")

@@ -245,12 +245,6 @@ def _robustness_row(part: str, found: dict[str, Any]) -> tuple[str, int, str]:
         return "bad inputs", found["examples"], wrong
     if part == "flips":
         return "damaged checkpoint files", found["flips"], f"{len(found['wrong'])} unnoticed"
-    if part == "hostile":
-        return (
-            "hostile images, pickles and manifests",
-            3 * found["count"],
-            f"{len(found['wrong'])} without a clear error",
-        )
     if part == "saving":
         cost = f"cost {found['cost_percent']['median']:.1f} % of the time"
         return "checkpoints", len(found["seconds"]["with"]), cost

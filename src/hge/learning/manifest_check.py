@@ -81,7 +81,7 @@ def check_kinds(value: Any, kind: Kind, name: str) -> None:
         _require(isinstance(value, Mapping), value, "dict", name)
         for key in kind.keys() - {"*"}:
             if key not in value:
-                raise ValueError(f"{name}: {key!r} is missing")
+                raise ValueError(f"{name}: {key!r} is missing or of the wrong kind")
         for key, item in value.items():
             if key in kind or "*" in kind:
                 check_kinds(item, kind.get(key, kind.get("*")), f"{name}.{key}")

@@ -113,6 +113,18 @@ def test_rows_set_aside_predict_the_next_ones() -> None:
     assert (model.predict(x) == 2 + (x[:, 0] > 20)).mean() > 0.75
 
 
+@pytest.mark.slow
+def test_an_outlier_does_not_predict_the_next_rows() -> None:
+    rng, concept, model = np.random.default_rng(100), random_rbf(1000), GatedExperts()
+    for _ in range(60):
+        model.partial_fit(*concept(ROWS, rng))
+    x, y = concept(ROWS, rng)
+    model.partial_fit(x, rng.permutation(y))
+    assert model.learner_.recent.trailing == 1
+    x, y = concept(500, rng)
+    assert (model.predict(x) == y).mean() > 0.9
+
+
 @pytest.mark.parametrize("routing", ["stream", "sample", "batch", "window"])
 def test_every_routing_gives_probabilities(routing: str) -> None:
     rng = np.random.default_rng(0)

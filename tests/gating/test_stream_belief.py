@@ -53,16 +53,26 @@ def test_rows_of_one_call_are_judged_together() -> None:
 def test_rows_set_aside_predict_until_an_expert_accepts() -> None:
     belief = informed(0, right=0.95)
     choices = np.random.default_rng(1).integers(0, EXPERTS, 32)
-    belief.set_aside(both(choices), EXPERTS)
+    belief.set_aside(both(choices), EXPERTS, chance=1e-3)
     assert (belief.posterior(both(choices), EXPERTS).argmax(axis=0) == EXPERTS).mean() > 0.9
     belief.learned(1, both(np.ones(32, int)), EXPERTS)
     assert belief.posterior(both(choices), EXPERTS)[EXPERTS].max() == 0
 
 
-@given(st.lists(st.integers(0, EXPERTS - 1), min_size=1, max_size=40), st.integers(-1, EXPERTS - 1))
-def test_it_is_a_probability(choices: list[int], in_use: int) -> None:
+@pytest.mark.parametrize(("chances", "believed"), [([0.05], 0), ([0.05, 0.05**2], EXPERTS), ([0.0], EXPERTS)])
+def test_a_batch_set_aside_may_be_an_outlier(chances: list[float], believed: int) -> None:
+    """If a twentieth of the batches are outliers, one does not replace the expert in use; two, or new labels, do."""
+    belief = informed(0, right=0.0)
+    choices = np.random.default_rng(1).integers(0, EXPERTS, 32)
+    for chance in chances:
+        belief.set_aside(both(choices), EXPERTS, chance)
+    assert (belief.posterior(both(choices), EXPERTS).argmax(axis=0) == believed).all()
+
+
+@given(st.lists(st.integers(0, EXPERTS - 1), min_size=1, max_size=40), st.integers(0, EXPERTS - 1), st.floats(0, 1))
+def test_it_is_a_probability(choices: list[int], in_use: int, switched: float) -> None:
     belief = informed(0, right=0.7)
-    belief.in_use = in_use
+    belief.in_use, belief.switched = in_use, switched
     posterior = belief.posterior(both(choices), EXPERTS)
     assert posterior.shape == (EXPERTS + 1, len(choices))
     assert (posterior >= 0).all()

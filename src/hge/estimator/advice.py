@@ -160,7 +160,7 @@ def _often_new(advice: Advice, x: FloatRows, learner: Learner) -> str:
 
 
 def _gate(advice: Advice, x: FloatRows, learner: Learner) -> str:
-    if _at_limit(learner) or learner.memory is None or len(learner.active) == 1 or learner.memory.belief.in_use < 0:
+    if _at_limit(learner) or learner.memory is None or len(learner.active) == 1 or learner.memory.belief.switched:
         return ""
     used = learner.memory.belief.in_use
     chosen = learner.memory.belief.counts[GATE, used]

@@ -43,7 +43,9 @@ class StreamBelief:
 
     def __init__(self, observers: int) -> None:
         self.in_use = 0
-        """The expert that was trained on the last batch; -1 if the batch was set aside."""
+        """The expert that was trained on the last batch that was not set aside."""
+        self.switched = 0.0
+        """Probability that the task has changed since: batches were set aside, which may be outliers."""
         self.counts: FloatArray = np.zeros((observers, 0, 0))
         """[observers, experts, experts] Of the rows learned by the first expert, how many went to the second."""
         self.aside: FloatArray = np.zeros((observers, 0))
@@ -55,13 +57,16 @@ class StreamBelief:
         """Note the choices [observers, rows] for a batch, made before an expert was trained on it."""
         self._grow(experts)
         self.counts[:, expert] = _included(self.counts[:, expert], choices)
-        self.in_use, self.aside = expert, np.zeros_like(self.aside)
+        self.in_use, self.switched, self.aside = expert, 0.0, np.zeros_like(self.aside)
 
-    def set_aside(self, choices: IntArray, experts: int) -> None:
-        """Note the choices [observers, rows] for a batch that no expert accepted."""
+    def set_aside(self, choices: IntArray, experts: int, chance: float) -> None:
+        """Note the choices [observers, rows] for a batch that no expert accepted.
+
+        `chance`: probability of this batch, and of those set aside just before it, if the task has not changed.
+        """
         self._grow(experts)
         self.aside = _included(self.aside, choices)
-        self.in_use = -1
+        self.switched = max(self.switched, (1 - STAYS) / (1 - STAYS + STAYS * chance))
 
     def merged(self, expert: int, into: int) -> None:
         """Put an expert in the place of another, as the one in use and as the observers' choice."""
@@ -83,12 +88,13 @@ class StreamBelief:
         rows themselves decide between the two: mixed rows are very unlikely in the first case.
         """
         self._grow(experts)
-        if experts == 1 and self.in_use == 0:
+        if experts == 1 and not self.switched:
             return np.array([[1.0], [0.0]]) * np.ones(choices.shape[1])
         # Not both: observers see the same inputs, so that their agreement is no independent evidence.
         observer = self.most_reliable
         likelihood = np.log(self._emissions()[observer][:, choices[observer]])  # [hypotheses, rows]
-        in_use = np.eye(experts + 1)[self.in_use]
+        in_use = (1 - self.switched) * np.eye(experts + 1)[self.in_use]
+        in_use[-1] = self.switched
         any_expert = np.append(np.ones(experts), 0.0)
         any_expert[self.merged_experts] = 0.0
         any_expert /= any_expert.sum()
@@ -115,6 +121,7 @@ class StreamBelief:
         """Return the state as JSON values."""
         return {
             "in_use": self.in_use,
+            "switched": self.switched,
             "counts": self.counts.tolist(),
             "aside": self.aside.tolist(),
             "merged": self.merged_experts,
@@ -122,7 +129,8 @@ class StreamBelief:
 
     def load_state(self, facts: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""
-        self.in_use, self.aside = int(facts["in_use"]), np.array(facts["aside"], float).reshape(self.aside.shape[0], -1)
+        self.in_use, self.switched = int(facts["in_use"]), float(facts["switched"])
+        self.aside = np.array(facts["aside"], float).reshape(self.aside.shape[0], -1)
         self.merged_experts, experts = list(facts["merged"]), self.aside.shape[1]
         self.counts = np.array(facts["counts"], float).reshape(len(self.aside), experts, experts)
 

@@ -180,8 +180,11 @@ class OutlierRate:
 
         The rate has a prior of one outlier in twenty batches. A single batch is never enough.
         """
-        rate = (self.outliers + 1) / (batches + 20)
-        return in_a_row >= 2 and rate**in_a_row <= error_rate
+        return in_a_row >= 2 and self.chance(in_a_row, batches) <= error_rate
+
+    def chance(self, in_a_row: int, batches: int) -> float:
+        """Return the probability that so many batches in a row are refused although the task has not changed."""
+        return float((self.outliers + 1) / (batches + 20)) ** in_a_row
 
 
 def change_point(before: FloatArray, after: FloatArray) -> int:

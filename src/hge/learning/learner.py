@@ -102,7 +102,8 @@ class Learner:
             choices = None if self.memory is None else self.memory.choices(entry.batch.x, len(self.experts))
             taken, queried, trained = self._ge(entry)
             if self.memory is not None and choices is not None:
-                self.memory.after_batch(None if entry.high_loss else entry.expert, choices, len(self.experts))
+                accepted_by, chance = None if entry.high_loss else entry.expert, self._chance_of_outliers(entry)
+                self.memory.after_batch(accepted_by, choices, len(self.experts), chance)
             for upkeep in self.upkeeps:
                 upkeep.after_batch(entry.step, len(self.experts), self.replays.batches_trained)
             self.steps += 1
@@ -158,6 +159,11 @@ class Learner:
                 trained += self.process_outlier()
             trained += self._review()
         return taken, best.queried, trained
+
+    def _chance_of_outliers(self, entry: RecentEntry[Batch]) -> float:
+        """Return the probability that batches up to this one are refused although the task has not changed."""
+        known = self.experts[self.last_used].labels.admits(entry.batch.y.tolist())
+        return self.outlier_rate.chance(self.recent.trailing, self.steps) if known else 0.0
 
     def process_outlier(self) -> Trained:
         """Second part of Algorithm 1, when R is full: if its oldest batch is still high-loss, it was an outlier."""

@@ -64,10 +64,13 @@ class StreamMemory:
             y = torch.from_numpy(nearest.y[rows]).to(batch.y)
             self.pool.rehearse(expert.id, Batch(torch.cat([batch.x, x]), torch.cat([batch.y, y])), step)
 
-    def after_batch(self, accepted_by: int | None, choices: IntArray, experts: int) -> None:
-        """Note which expert was trained on a batch, or that none was, and the choices for its rows before."""
+    def after_batch(self, accepted_by: int | None, choices: IntArray, experts: int, chance: float) -> None:
+        """Note which expert was trained on a batch, or that none was, and the choices for its rows before.
+
+        `chance`: probability that the last batches are refused although the task has not changed.
+        """
         if accepted_by is None:
-            self.belief.set_aside(choices, experts)
+            self.belief.set_aside(choices, experts, chance)
         else:
             self.belief.learned(accepted_by, choices, experts)
 

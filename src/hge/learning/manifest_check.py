@@ -23,7 +23,7 @@ LEARNER: Kind = {
             "merged_into": (int, None),
             "labels": [[int]],
             "seen": int,
-            "remembered": [[(int, float, None)]],
+            "remembered": [int],
         }
     ],
     "recent": {"previous_expert": int, "entries": [[(int, None)]]},

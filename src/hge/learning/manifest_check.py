@@ -48,7 +48,11 @@ def check_learner(facts: Any) -> None:
     """Raise a ValueError unless the values are of their kinds and name experts that are there."""
     check_kinds(facts, LEARNER, "learner")
     recent, guard, memory = facts["recent"], facts["guard"], facts["memory"]
-    named = [facts["last_used"], recent["previous_expert"], *(entry[1] for entry in recent["entries"])]
+    named = [
+        facts["last_used"],
+        recent["previous_expert"],
+        *(entry[1] for entry in recent["entries"] if entry[1] is not None),
+    ]
     tree, probations = facts["organisation"]["tree"], facts["organisation"]["probations"]
     named += [*(node[0] for node in tree[1:]), *map(int, probations)]
     named += ([] if guard is None else [guard["expert"]]) + ([] if memory is None else [memory["belief"]["in_use"]])

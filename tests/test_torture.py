@@ -16,6 +16,7 @@ from torture import __main__ as torture_all
 from torture.__main__ import PARTS, failures_in, main
 from torture.bad_inputs import torture_inputs
 from torture.flips import torture_flips
+from torture.growth import torture_growth
 from torture.hostile import KINDS, torture_hostile
 from torture.kills import torture_kills
 from torture.kills_settings import torture_kills_settings
@@ -86,6 +87,13 @@ def test_the_cost_of_checkpoints_is_measured(tmp_path: Path) -> None:
     found = torture_saving(tmp_path, experts=2, turns=1, log=ignore, every=20)
     assert found["checkpoint_bytes"] > 1_000_000
     assert found["seconds"].keys() == {"with", "without"}
+
+
+@pytest.mark.slow
+def test_growth_is_measured() -> None:
+    found = torture_growth(ignore, sizes=(2, 4))
+    assert [[point["experts"] for point in curve] for curve in found["curves"].values()] == 4 * [[2, 4]]
+    assert all(point["refused_ms"] > 0 for curve in found["curves"].values() for point in curve)
 
 
 def test_parts_that_are_not_run_keep_their_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,7 @@ class ScriptedPool:
     device = torch.device("cpu")
     scores_all_at_once = False
     scores_are_costly = False
+    rows_limited = 0
 
     def __init__(self) -> None:
         self.learned: list[set[int]] = []

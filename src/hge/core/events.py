@@ -85,8 +85,16 @@ class UpdateSkipped(Event):
 
 
 @dataclass(frozen=True)
+class RowsLimited(Event):
+    """Rows far beyond the others were limited in training; emitted when their number has doubled."""
+
+    rows: int
+    """Number of such rows so far."""
+
+
+@dataclass(frozen=True)
 class ExpertRolledBack(Event):
-    """An expert's loss or weights were no longer finite: its last good state was restored."""
+    """An expert's state was no longer finite, or it lost what it had learned: its last good state was restored."""
 
     expert: int
     batches: int

@@ -70,6 +70,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
     learner_ : the learner that `partial_fit` drives; use it to inspect the experts, their replay and networks.
     rows_waiting_ : number of rows that wait for a full batch.
     batches_skipped_ : number of calls of `partial_fit` that were skipped (`on_bad_batch="skip"`).
+    rows_limited_ : number of rows so far that were far beyond the others, and were clipped in training.
     n_features_in_ : number of features per row.
 
     Examples
@@ -263,6 +264,13 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
         """Number of rows that wait for a full batch; `flush` learns them as a smaller one."""
         self._check_started()
         return len(self._waiting)
+
+    @property
+    @in_turn
+    def rows_limited_(self) -> int:
+        """Number of rows that were far beyond the others, and were clipped in training."""
+        self._check_started()
+        return self._learner.rows_limited
 
     @property
     def batches_skipped_(self) -> int:

@@ -20,14 +20,26 @@ from hge.experts.optim import (
     autocast,
     build_optimiser,
     check_state,
+    clipping,
+    gradient_norm,
     gradients,
     has_batch_norm,
+    masked_step,
     multiply_adds,
     network_mode,
     state_of,
 )
+from hge.experts.outliers import shortened
 from hge.experts.pool import Costs, train_one_by_one
-from hge.experts.pool_spec import COUNTS, PoolSpec, as_evidence, copy_tensors, count_tensors, share_modules
+from hge.experts.pool_spec import (
+    COUNTS,
+    PoolSpec,
+    as_evidence,
+    copy_tensors,
+    count_tensors,
+    read_rows_limited,
+    share_modules,
+)
 from hge.experts.scaling import frozen_scaling
 from hge.experts.score_set import ScoreSet
 from hge.experts.scores import Score, ScoreTrainer
@@ -45,11 +57,18 @@ class EagerPool:
         self.device = device
         self.score_set = ScoreSet(spec, device)
         self.members: list[_Member] = []
+        self.limited = torch.zeros((), device=device)
+        """Number of training rows that were too long."""
 
     @property
     def uses_batch_statistics(self) -> bool:
         """Whether the score's network has a BatchNorm."""
         return has_batch_norm(self.members[0].score)
+
+    @property
+    def rows_limited(self) -> int:
+        """Number of training rows that were too long, and were shortened."""
+        return int(self.limited)
 
     @property
     def scores_all_at_once(self) -> bool:
@@ -99,6 +118,7 @@ class EagerPool:
             return nan
         noise = self.keys.generator("noise", step, expert, device=self.device)
         self.score_set.train(expert, batch.x, batch.y, noise)
+        self.limited += self._limited(batch.x)[1]
         return loss
 
     def rehearse(self, expert: int, batch: Batch, step: int) -> None:
@@ -121,9 +141,10 @@ class EagerPool:
                 loss = nn.functional.cross_entropy(member.net(self._augmented(batch, expert, step)), batch.y)
             member.optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            if not nn.utils.get_total_norm(gradients(member.net)).isfinite():
+            norm = gradient_norm(gradients(member.net))
+            if not norm.isfinite():
                 return None
-            member.optimiser.step()
+            masked_step(member.optimiser, torch.zeros_like(norm), clipping(norm))
         if member.average is not None:
             member.average.update(skip=torch.zeros((), device=self.device))
         return float(loss.detach())
@@ -183,12 +204,14 @@ class EagerPool:
         member.trainer.rows, member.trainer.rows_at_refresh = (int(tensors[name]) for name in COUNTS)
 
     def shared_state(self) -> dict[str, Tensor]:
-        """Return a copy of the sketches' space."""
-        return copy_tensors(self.score_set.space.state(), on_host=True)
+        """Return a copy of the sketches' space and of the number of limited rows."""
+        return copy_tensors(self.score_set.space.state() | {"rows_limited": self.limited}, on_host=True)
 
     def load_shared_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the sketches' space."""
+        """Restore what `shared_state` returned."""
+        limited = read_rows_limited(tensors)
         self.score_set.space.load_state(tensors)
+        self.limited.copy_(limited)
 
     def costs(self) -> Costs:
         """Count multiply-adds."""
@@ -202,7 +225,12 @@ class EagerPool:
 
     def _augmented(self, batch: Batch, expert: int, step: int) -> Tensor:
         augmentation = self.spec.draw_augmentation(self.keys, expert, step, len(batch), self.device)
-        return flip_and_crop(as_float(batch.x), augmentation)
+        return flip_and_crop(self._limited(batch.x)[0], augmentation)
+
+    def _limited(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs in training, and how many rows were too long."""
+        scaled, x = self.spec.scaled or x.dtype == torch.uint8, as_float(x)
+        return (x, torch.zeros_like(self.limited)) if scaled else shortened(x)
 
     def _arithmetic(self) -> AbstractContextManager[None]:
         return arithmetic(self.spec.precision, self.device)

@@ -13,6 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hge.core.config import OptimiserConfig, Precision
 
+MAX_GRADIENT_NORM = 30.0
+"""Longest gradient of an expert's network: longer than any in training that goes well, boundaries of tasks included."""
+
 
 def build_optimiser(config: OptimiserConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """Return SGD or Adam, as set in `config`; fused, so that a step can be skipped by a flag on the device."""
@@ -111,6 +114,17 @@ def check_state(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -
         if (got.shape, got.dtype) != (tensor.shape, tensor.dtype):
             found, wanted = (f"{tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in (got, tensor))
             raise ValueError(f"expert's state: got {name} of {found}, expected {wanted}")
+
+
+def gradient_norm(gradients: list[Tensor]) -> Tensor:
+    """Return the length of a gradient, not finite if any of its values is not."""
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+    return norm
+
+
+def clipping(norm: Tensor) -> Tensor:
+    """Return what a gradient of this length is divided by, so that none is too long."""
+    return (norm / MAX_GRADIENT_NORM).clamp_min(1.0)
 
 
 def gradients(net: nn.Module) -> list[Tensor]:

@@ -40,6 +40,10 @@ class ExpertPool(Protocol):
         """Whether the score of a batch differs from the mean of its rows' individual scores."""
 
     @property
+    def rows_limited(self) -> int:
+        """Number of training rows that were too long, and were shortened; 0 if inputs are standardised."""
+
+    @property
     def scores_all_at_once(self) -> bool:
         """Whether scoring all experts at once is faster than scoring some of them in turn."""
 

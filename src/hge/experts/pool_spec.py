@@ -111,6 +111,14 @@ def copy_tensors(tensors: Mapping[str, Tensor], *, on_host: bool) -> dict[str, T
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
 
+def read_rows_limited(tensors: Mapping[str, Tensor]) -> Tensor:
+    """Return the number of limited rows from a pool's shared state; raise a ValueError if it is no number."""
+    rows = tensors["rows_limited"]
+    if rows.shape != ():
+        raise ValueError(f"pool: got rows_limited of {tuple(rows.shape)}, expected ()")
+    return rows
+
+
 def count_tensors(rows: int, rows_at_refresh: int) -> dict[str, Tensor]:
     """Return as tensors the number of rows a score has seen, in total and at its last refresh."""
     return dict(zip(COUNTS, (torch.tensor(rows), torch.tensor(rows_at_refresh)), strict=True))

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import log
+
+import torch
 
 from hge.core.config import LearnerConfig
 from hge.core.types import Batch
 from hge.gating.label_evidence import LabelCounts
 from hge.gating.switch_detection import LossStats
 
+YOUNG = 50
+"""Batches in which an expert need not know anything yet."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class ReplayBatch:
     """A batch of the replay buffer, and the step at which it arrived."""
 
@@ -34,6 +40,23 @@ class Replay:
     capacity: int
     kept: list[ReplayBatch] = field(default_factory=list)
     seen: int = 0
+    _chance: tuple[list[ReplayBatch], float] = field(default_factory=lambda: ([], log(2)), repr=False)
+    """Batches, and what `chance` is for them."""
+
+    @property
+    def chance(self) -> float:
+        """The loss of the best answer that ignores the inputs, the classes' frequencies; that of two classes at least.
+
+        >>> import torch
+        >>> replay = Replay(1, [ReplayBatch(0, Batch(torch.zeros(4, 1), torch.tensor([0, 1, 2, 3])))])
+        >>> round(replay.chance, 3)  # log(4)
+        1.386
+        """
+        if self._chance[0] != self.kept:
+            shares = torch.cat([old.batch.y for old in self.kept]).bincount().double()
+            shares = shares[shares > 0] / shares.sum()
+            self._chance = list(self.kept), max(float(-(shares * shares.log()).sum()), log(2))
+        return self._chance[1]
 
     @property
     def rows(self) -> int:
@@ -62,12 +85,19 @@ class Expert:
     """The expert that took its place, if there is one (learning/merging.py)."""
     undone: int = 0
     """Number of batches whose training was undone by rollbacks, plus the number of rollbacks."""
+    knows_nothing: bool = False
+    """Whether it was at chance when it was copied last (`learning.rollback`)."""
 
     @classmethod
     def of(cls, config: LearnerConfig, number: int) -> Expert:
         """Return an untrained expert."""
         losses = LossStats(config.alpha, config.signed_deviation)
         return cls(number, losses, Replay(config.replay_capacity))
+
+    @property
+    def is_at_chance(self) -> bool:
+        """Whether its answers are no better than the classes' frequencies, though it is no longer young."""
+        return self.losses.count > YOUNG and self.losses.mean >= self.replay.chance
 
     @property
     def batches_trained(self) -> int:

@@ -50,6 +50,11 @@ class ClassifierPool:
         return has_batch_norm(self.score_set.trainers[0].score)
 
     @property
+    def rows_limited(self) -> int:
+        """None: a classifier gets the rows as they are."""
+        return 0
+
+    @property
     def scores_all_at_once(self) -> bool:
         """Experts are queried one after the other."""
         return False

@@ -11,7 +11,7 @@ from hge.core.types import Batch
 from hge.experts.replay import Expert
 from hge.gating.switch_detection import RecentEntry, change_point
 from hge.gating.tree import FloatArray
-from hge.learning.training import Trained, train, train_all
+from hge.learning.training import Trained, train, train_all, train_refused
 
 if TYPE_CHECKING:
     from hge.learning.learner import Learner
@@ -30,7 +30,7 @@ def train_outlier(learner: Learner, entry: RecentEntry[Batch]) -> Trained:
             return trained
     learner.outlier_rate.outliers += 1
     learner.emit(events.OutlierSettled(learner.steps, entry.step, previous.id))
-    return train(learner, previous, entry)
+    return train_refused(learner, previous, entry)
 
 
 def train_new(learner: Learner, previous: Expert, new: Expert, entries: list[RecentEntry[Batch]]) -> Trained:
@@ -40,7 +40,7 @@ def train_new(learner: Learner, previous: Expert, new: Expert, entries: list[Rec
     first, *others = entries
     trained = train_all(learner, new, others)
     own = _train_after_switch(learner, previous, new, first)
-    return trained + (train(learner, previous, first) if own is None else own)
+    return trained + (train_refused(learner, previous, first) if own is None else own)
 
 
 def _train_after_switch(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import compress
+
+import numpy as np
 
 from hge.core import events
 from hge.core.config import LearnerConfig
@@ -30,8 +32,11 @@ from hge.learning.routing import Answerer
 from hge.learning.runs import learn_in_runs
 from hge.learning.state import Snapshot, restore, take_snapshot
 from hge.learning.stream_memory import StreamMemory
-from hge.learning.training import Trained, look, train, train_all
+from hge.learning.training import Trained, look, train, train_all, train_refused
 from hge.learning.upkeep import Upkeep
+
+MOST_ASKED = 40
+"""Number of experts whose losses on a refused batch are computed; of more, those that the gate prefers."""
 
 
 class Learner:
@@ -47,6 +52,8 @@ class Learner:
         self.last_used = 0
         self.last_node = ROOT
         """Tree node of the gate's last choice."""
+        self.limited_told = 0
+        """Number of limited rows at the last event about them."""
         self.guard = Guard(pool, emit)
         """Keeps the last finite state of the expert in training."""
         self.evaluations = Counter[str]()
@@ -106,12 +113,26 @@ class Learner:
                 self.memory.after_batch(accepted_by, choices, len(self.experts), chance)
             for upkeep in self.upkeeps:
                 upkeep.after_batch(entry.step, len(self.experts), self.replays.batches_trained)
+            if self.memory is not None or entry.high_loss:
+                self._tell_limited_rows()
             self.steps += 1
         return Step(entry.step, taken.expert.id, taken.loss, taken.bound, not taken.accepts, queried, trained)
+
+    @property
+    def rows_limited(self) -> int:
+        """Number of rows so far that were far beyond the others, and limited in training."""
+        return self.pool.rows_limited + (0 if self.memory is None else self.memory.rows_limited)
+
+    def _tell_limited_rows(self) -> None:
+        rows = self.rows_limited
+        if rows and rows >= 2 * self.limited_told:
+            self.limited_told = rows
+            self.emit(events.RowsLimited(self.steps, rows))
 
     def end_stream(self) -> None:
         """End the stream: finish deferred score updates, and refit the joint score if there is one."""
         self.pool.finish_deferred()
+        self._tell_limited_rows()
         if self.calibration is not None:
             self.calibration.fit()
 
@@ -141,12 +162,13 @@ class Learner:
                 trained = train(self, newcomer.expert, entry)
                 self.organisation.accepted(self.steps, newcomer.expert.id, lower, best.path)
                 taken = newcomer
-            elif self.config.label_evidence and (other := self._accepting(self.tree.experts, entry)) is not None:
+            elif self.config.label_evidence and (other := self._accepting(self._nearest_experts(entry), entry)):
                 taken, trained = other, train(self, other.expert, entry)
             else:
                 self.emit(events.BatchSetAside(entry.step, best.expert.id, best.loss, best.bound))
         else:
-            trained = train(self, best.expert, entry)
+            taken = self._better_informed(best, entry)
+            trained = train(self, taken.expert, entry)
 
         if self.recent.full:
             trained += self.process_outlier()
@@ -195,7 +217,7 @@ class Learner:
             trained = train_new(self, self.experts[self.recent.previous_expert], expert, entries)
         else:
             self.outlier_rate.outliers += len(entries)
-            trained = train_all(self, expert, entries)
+            trained = tuple(pair for entry in entries for pair in train_refused(self, expert, entry))
         self.recent.clear()
         return trained
 
@@ -219,7 +241,7 @@ class Learner:
         last = None
         if self.config.sticky and self.last_used not in self.newcomers:
             last = look(self, self.last_used, entry)
-            if last.accepts:
+            if last.accepts and not last.expert.knows_nothing:
                 return last
         routes, ask = self._gate(entry)
         best, self.last_node = int(routes.expert[0]), int(routes.node[0])
@@ -234,6 +256,21 @@ class Learner:
         routes = self.organisation.route(score, sketcher(self.pool, x, one_group=True), 1, rows_per_group=len(x))
         self.evaluations["gate"] += int(routes.queried[0])
         return routes, score
+
+    def _better_informed(self, look: Look, entry: RecentEntry[Batch]) -> Look:
+        """Return the same, unless its expert knows nothing, so that any batch is within its bound, and another does."""
+        if not look.expert.knows_nothing:
+            return look
+        others = [e.id for e in self.experts if e.losses.count > 1 and e.merged_into is None and not e.knows_nothing]
+        return self._accepting(others, entry) or look
+
+    def _nearest_experts(self, entry: RecentEntry[Batch]) -> Sequence[int]:
+        """Return the promoted experts or, if there are many, those with the lowest scores."""
+        promoted = self.tree.experts
+        if len(promoted) <= MOST_ASKED:
+            return promoted
+        scores = self.pool.batch_scores(promoted, entry.batch.x)
+        return [promoted[i] for i in np.argpartition(scores, MOST_ASKED)[:MOST_ASKED]]
 
     def _accepting(self, experts: Iterable[int], entry: RecentEntry[Batch]) -> Look | None:
         """Return the expert with the lowest loss among those that accept the batch; None if there is none."""

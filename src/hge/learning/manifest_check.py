@@ -21,6 +21,7 @@ LEARNER: Kind = {
             "losses": LOSSES,
             "undone": int,
             "merged_into": (int, None),
+            "knows_nothing": bool,
             "labels": [[int]],
             "seen": int,
             "remembered": [int],
@@ -29,15 +30,20 @@ LEARNER: Kind = {
     "recent": {"previous_expert": int, "entries": [[(int, None)]]},
     "organisation": {"tree": [[int]], "probations": {"*": {"lower": [(bool, int)], "paths": [[(int, [int])]]}}},
     "outliers": int,
+    "limited_told": int,
     "merging": ({"in_use": (int, None), "due": [[int]]}, None),
     "shortlist": ({"*": int}, None),
-    "guard": ({"expert": int, "losses": LOSSES, "trained": int}, None),
+    "guard": ({"expert": int, "losses": LOSSES, "trained": int, "replay_loss": (float, None)}, None),
     "calibration": (
         {"usual_doubt": object, "readers": int, "known": object, "trained_at_fit": object},
         None,
     ),
     "memory": (
-        {"belief": {"in_use": int, "counts": [[[float]]], "aside": [[float]], "merged": [int]}, "classes": int},
+        {
+            "belief": {"in_use": int, "counts": [[[float]]], "aside": [[float]], "merged": [int]},
+            "classes": int,
+            "limited": int,
+        },
         None,
     ),
 }

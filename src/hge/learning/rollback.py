@@ -1,8 +1,13 @@
-"""Rollback: an expert whose loss is no longer finite is restored to its last finite state, and learning continues.
+"""Rollback: an expert that is no longer finite, or has collapsed, is restored to its last good state.
 
 A step whose loss or gradient is not finite is rejected (`pool.py`), but weights can overflow in a step with a finite
 loss, and accumulated sums over many steps. So the state of the expert in training is copied periodically, whenever its
 loss is finite at that time. There is only one copy: an expert is checked again before another one is trained.
+
+An expert has collapsed if it has lost what it remembers: its loss on its replay is no better than chance, and far above
+what it was at the time of the copy. That is tested after every batch that the expert refused but was trained on, and
+whenever a copy is due; then its loss on the stream must be no better than chance either, since an expert that follows a
+drift may forget.
 """
 
 from __future__ import annotations
@@ -10,7 +15,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from math import isfinite
+from math import isfinite, isnan, nan
+from statistics import median
 from typing import Any
 
 import torch
@@ -23,6 +29,10 @@ from hge.experts.pool import ExpertPool
 from hge.experts.replay import Expert
 from hge.gating.switch_detection import LossStats
 
+FAR_ABOVE = 2.0
+"""Factor by which the loss on the replay must have grown for a collapse."""
+ASKED = 4
+"""Batches of the replay on which the loss is computed."""
 KEEP_EVERY = 1_000
 """An expert is copied when its batch count has doubled, or grown by this many, since the last copy."""
 
@@ -35,6 +45,8 @@ class Kept:
     losses: LossStats
     trained: int
     """Number of batches it had been trained on."""
+    replay_loss: float = nan
+    """Its loss on its replay; NaN if unknown."""
 
 
 class Guard:
@@ -53,7 +65,7 @@ class Guard:
         if not isfinite(loss):
             changed = self.roll_back_if_broken(expert, now)
         elif self.batches_until_due(expert) == 0:
-            changed = not self._keep(expert, now)
+            changed = not self.keep(expert, now)
         else:
             return loss
         return self.pool.loss(expert.id, batch, step) if changed else loss
@@ -90,32 +102,57 @@ class Guard:
         """Return the state to save: facts as JSON values, and tensors."""
         if self.expert is None:
             return None, {}
-        facts = {"expert": self.expert.id, "losses": asdict(self.kept.losses), "trained": self.kept.trained}
+        kept = self.kept
+        facts = {
+            "expert": self.expert.id,
+            "losses": asdict(kept.losses),
+            "trained": kept.trained,
+            "replay_loss": None if isnan(kept.replay_loss) else kept.replay_loss,
+        }
         return facts, {name: tensor.cpu().contiguous() for name, tensor in self.kept.tensors.items()}
 
     def load_state(self, expert: Expert, facts: Mapping[str, Any], tensors: dict[str, Tensor]) -> None:
         """Restore what `state` returned; raise a ValueError if the tensors do not fit the expert."""
         check_state(tensors, self.pool.state(expert.id))
         self.expert = expert
-        self.kept = Kept(tensors, LossStats(**facts["losses"]), facts["trained"])
+        loss = nan if facts["replay_loss"] is None else facts["replay_loss"]
+        self.kept = Kept(tensors, LossStats(**facts["losses"]), facts["trained"], loss)
 
-    def _keep(self, expert: Expert, now: int) -> bool:
-        """Copy the expert, or roll it back if sums or statistics are not finite although its loss is."""
+    def keep(self, expert: Expert, now: int) -> bool:
+        """Copy the expert, or roll it back if it has collapsed or is not finite, although its loss is."""
         state = self.pool.state(expert.id, on_host=False)
-        if not _finite(state):
+        if not _finite(state) or (expert.is_at_chance and self._has_collapsed(expert)):
             self._roll_back(expert, now)
             return False
         self._copy(expert, state)
+        self.kept.replay_loss = self._replay_loss(expert)
         return True
+
+    def roll_back_if_collapsed(self, expert: Expert, now: int) -> bool:
+        """Roll the expert back if it has lost what it knew when it was copied; return whether it was."""
+        collapsed = self._has_collapsed(expert)
+        if collapsed:
+            self._roll_back(expert, now)
+        return collapsed
+
+    def _has_collapsed(self, expert: Expert) -> bool:
+        usual = self.kept.replay_loss
+        return not isnan(usual) and self._replay_loss(expert) > max(expert.replay.chance, FAR_ABOVE * usual)
+
+    def _replay_loss(self, expert: Expert) -> float:
+        """Return the median loss on some batches of the replay; NaN, which is above nothing, if there are too few."""
+        losses = [self.pool.loss(expert.id, old.batch, old.step) for old in expert.replay.kept[:ASKED]]
+        return median(losses) if len(losses) == ASKED else nan
 
     def _copy(self, expert: Expert, state: dict[str, Tensor]) -> None:
         self.kept = Kept(state, replace(expert.losses), expert.batches_trained)
+        expert.knows_nothing = expert.is_at_chance
 
     def _roll_back(self, expert: Expert, now: int) -> None:
         kept, undone = self.kept, expert.losses.count - self.kept.losses.count
         self.emit(ExpertRolledBack(now, expert.id, undone))
         self.pool.load_state(expert.id, kept.tensors)
-        expert.losses = replace(kept.losses)
+        expert.losses, expert.knows_nothing = replace(kept.losses), False
         # One more than was undone, so that `batches_trained` differs from all earlier states.
         expert.undone += undone + 1
         kept.trained = expert.batches_trained

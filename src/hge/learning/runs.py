@@ -69,6 +69,8 @@ def _length(learner: Learner, expert: Expert) -> int:
         return 0  # companions and rehearsal follow every batch
     if expert.id in learner.newcomers or expert.losses.count < 2 or not learner.recent.no_sign_of_a_switch:
         return 0
+    if expert.knows_nothing:
+        return 0  # others are asked first
     if expert is not learner.guard.expert:
         return 0  # its state must be copied first
     if not learner.config.sticky and (learner.organisation.shortlist is not None or not _stands_at(learner, expert)):

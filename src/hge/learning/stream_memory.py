@@ -43,6 +43,8 @@ class StreamMemory:
         self.belief = StreamBelief(observers=2)
         """Its observers are the gate, and the nearest of all experts' rows."""
         self._owners: LabelledRows | None = None
+        self.rows_limited = 0
+        """Number of rows that were too far from the others of their expert, and were clipped."""
         self.classes = 0
         """Number of outputs whose labels have been seen."""
 
@@ -51,7 +53,7 @@ class StreamMemory:
         x, y = flat(batch.x), batch.y.cpu().numpy()
         self.classes = max(self.classes, int(y.max()) + 1)
         own = self.companions.setdefault(expert.id, Companion(x.shape[1], self.rows))
-        own.learn(x, y, self._network(expert.id, batch.x, self.classes))
+        self.rows_limited += own.learn(x, y, self._network(expert.id, batch.x, self.classes))
         self._owners = None
 
     def rehearse(self, expert: Expert, batch: Batch, step: int) -> None:
@@ -151,12 +153,12 @@ class StreamMemory:
         tensors: dict[str, Tensor] = {}
         for expert, own in self.companions.items():
             tensors |= named(str(expert), own.state())
-        return {"belief": self.belief.state(), "classes": self.classes}, tensors
+        return {"belief": self.belief.state(), "classes": self.classes, "limited": self.rows_limited}, tensors
 
     def load_state(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""
         self.belief.load_state(facts["belief"])
-        self.classes = facts["classes"]
+        self.classes, self.rows_limited = facts["classes"], facts["limited"]
         for expert in sorted({int(name.partition(".")[0]) for name in tensors}):
             own = part(str(expert), tensors)
             self.companions[expert] = Companion(len(own["linear.mean"]), self.rows)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
+from dataclasses import replace
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -47,6 +49,18 @@ def train(learner: Learner, expert: Expert, entry: RecentEntry[Batch]) -> Traine
         learner.emit(events.ExpertChanged(learner.steps, learner.last_used, expert.id))
         learner.last_used = expert.id
     return trained
+
+
+def train_refused(learner: Learner, expert: Expert, entry: RecentEntry[Batch]) -> Trained:
+    """Train an expert on a batch that it refused, on trial: if it collapses, nothing of it stays."""
+    learner.guard.watch(expert, learner.steps)
+    learner.guard.keep(expert, learner.steps)
+    replay, labels = replace(expert.replay, kept=list(expert.replay.kept)), copy(expert.labels)
+    trained = train(learner, expert, entry)
+    if not learner.guard.roll_back_if_collapsed(expert, learner.steps):
+        return trained
+    expert.replay, expert.labels = replay, labels
+    return ()
 
 
 def train_all(learner: Learner, expert: Expert, entries: Iterable[RecentEntry[Batch]]) -> Trained:

@@ -30,13 +30,16 @@ class Companion:
         """Return [rows, classes], given those of the network; the network's own before any row was learned."""
         return self.pool.probabilities(self._opinions(x, network)) if len(self.nearest) else network
 
-    def learn(self, x: FloatRows, y: Labels, network: FloatArray) -> None:
-        """Learn a batch, given the network's probabilities before it was trained on it."""
+    def learn(self, x: FloatRows, y: Labels, network: FloatArray) -> int:
+        """Learn a batch, given the network's probabilities before it was trained on it; return how many rows are far.
+
+        Far rows are clipped by all that learn from them.
+        """
         if len(self.nearest):
             self.pool.learn(self._opinions(x, network), y)
-        self.linear.learn(x, y)
         self.nearest.add(x, y)
         self._last = None
+        return self.linear.learn(x, y)
 
     def state(self) -> dict[str, Tensor]:
         """Return all tensors, by name."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hge.experts.companions.nearest import FloatArray, FloatRows, Labels
 from hge.experts.companions.opinions import softmax
-from hge.experts.scaling import Statistics
+from hge.experts.scaling import MAX_DEVIATIONS, Statistics
 
 ROWS_PER_STEP = 4
 
@@ -22,7 +22,7 @@ class LinearModel:
 
     >>> model = LinearModel(inputs=1)
     >>> for _ in range(10):
-    ...     model.learn(np.array([[0.0], [1000.0]], np.float32), np.array([0, 1]))
+    ...     _ = model.learn(np.array([[0.0], [1000.0]], np.float32), np.array([0, 1]))
     >>> model.probabilities(np.array([[900.0]], np.float32), classes=2).round().tolist()
     [[0.0, 1.0]]
     """
@@ -32,17 +32,19 @@ class LinearModel:
         self.weights = np.zeros((1 + inputs, 0))
         """[1 + inputs, classes seen]; the first is the intercept."""
 
-    def learn(self, x: FloatRows, y: Labels) -> None:
-        """Take one pass over the rows, in order."""
+    def learn(self, x: FloatRows, y: Labels) -> int:
+        """Take one pass over the rows, in order; return how many of them are too far from the mean as a whole."""
         missing = int(y.max()) + 1 - self.weights.shape[1]
         if missing > 0:
             self.weights = np.pad(self.weights, ((0, 0), (0, missing)))
+        far = self._count_far(x)
         self.statistics = self.statistics.including(x)
         rows, right = self._standardised(x), np.eye(self.weights.shape[1])[y]
         steps = (rows / np.square(rows).sum(axis=1, keepdims=True)).T
         for start in range(0, len(x), ROWS_PER_STEP):
             part = slice(start, start + ROWS_PER_STEP)
             self.weights -= steps[:, part] @ (softmax(rows[part] @ self.weights) - right[part])
+        return far
 
     def probabilities(self, x: FloatRows, classes: int) -> FloatArray:
         """Return [rows, classes]; classes that it has not seen have probability 0."""
@@ -66,3 +68,10 @@ class LinearModel:
         rows = np.ones((len(x), len(self.weights)))
         rows[:, 1:] = self.statistics.standardised(x)
         return rows
+
+    def _count_far(self, x: FloatRows) -> int:
+        """Return how many rows are too far from the mean in all inputs together, those left out that were constant."""
+        _, mean, variance = self.statistics
+        varies = variance > 0
+        apart = np.where(varies, np.square(x - mean) / np.where(varies, variance, 1.0), 0.0).sum(axis=1)
+        return int((apart > MAX_DEVIATIONS**2 * max(1, varies.sum())).sum())

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from hge.experts.augment import flip_and_crop
 from hge.experts.fast.cuda_graphs import Graphs, SideStream
 from hge.experts.fast.memory import ExpertStore
-from hge.experts.optim import masked_step, network_mode
+from hge.experts.optim import clipping, gradient_norm, masked_step, network_mode
 from hge.experts.scaling import frozen_scaling
 from hge.gating.switch_detection import LossStats
 
@@ -86,13 +86,13 @@ class Steps:
         """
         with self.store.arithmetic():
             before = self.store.running.clone()
-            x = self.store.prepare(x)
             with self.side_stream(), self.store.autocast():
-                inputs = self.store.score.preprocess(x)
+                inputs = self.store.score.preprocess(self.store.prepare(x))
                 if self.store.score.asynchronous:
                     self.store.score.compute_update(inputs, y, noise)
                 if rule.gates:
                     self._compare_scores(rule.gates, inputs)
+            x, limited = self.store.prepare_for_training(x)
             with self.store.autocast(), self._training_mode(len(x)):
                 loss = nn.functional.cross_entropy(self.store.net(flip_and_crop(x, augmentation)), y)
             with self.side_stream():
@@ -100,14 +100,15 @@ class Steps:
             self.store.optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             self.side_stream.join()
-            gradients = [p.grad for p in self.store.weights if p.grad is not None]
-            torch._amp_foreach_non_finite_check_and_unscale_(gradients, self.stopped, self.one)
+            norm = gradient_norm([p.grad for p in self.store.weights if p.grad is not None])
+            torch.where(norm.isfinite(), self.stopped, self.one, out=self.stopped)
             with self.side_stream():
                 if self.store.score.asynchronous:
                     self.store.score.apply_update(self.stopped)
                 torch.where(self.stopped > 0, self.statistics, updated, out=self.statistics)
+                self.store.rows_limited.addcmul_(limited, 1 - self.stopped)
                 out.copy_(self.result)
-            masked_step(self.store.optimiser, self.stopped)
+            masked_step(self.store.optimiser, self.stopped, clipping(norm))
             if len(self.store.running):
                 self.store.running.copy_(torch.where(self.stopped > 0, before, self.store.running))
             if self.store.average is not None:
@@ -120,16 +121,15 @@ class Steps:
     def rehearse(self, x: Tensor, y: Tensor, augmentation: Tensor | None) -> Tensor:
         """Update the network alone; running statistics are unchanged. Returns the loss."""
         with self.store.arithmetic():
-            before, skip = self.store.running.clone(), torch.zeros_like(self.stopped)
+            before = self.store.running.clone()
             with self.store.autocast(), self._training_mode(len(x)), frozen_scaling(self.store.net):
-                loss = nn.functional.cross_entropy(
-                    self.store.net(flip_and_crop(self.store.prepare(x), augmentation)), y
-                )
+                x, _ = self.store.prepare_for_training(x)
+                loss = nn.functional.cross_entropy(self.store.net(flip_and_crop(x, augmentation)), y)
             self.store.optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            gradients = [p.grad for p in self.store.weights if p.grad is not None]
-            torch._amp_foreach_non_finite_check_and_unscale_(gradients, skip, self.one)
-            masked_step(self.store.optimiser, skip)
+            norm = gradient_norm([p.grad for p in self.store.weights if p.grad is not None])
+            skip = torch.where(norm.isfinite(), 0.0, self.one)
+            masked_step(self.store.optimiser, skip, clipping(norm))
             self.store.running.copy_(before)
             if self.store.average is not None:
                 self.store.average.update(skip)

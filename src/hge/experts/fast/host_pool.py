@@ -16,7 +16,7 @@ from hge.experts.augment import flip_and_crop
 from hge.experts.fast.linear_layers import ForwardPass, LinearLayers
 from hge.experts.fast.pool import StackedPool
 from hge.experts.networks import MLP
-from hge.experts.optim import FusedStep
+from hge.experts.optim import MAX_GRADIENT_NORM, FusedStep, clipping, gradient_norm
 from hge.experts.pool import train_one_by_one
 from hge.experts.pool_spec import PoolSpec
 from hge.gating.switch_detection import LossStats
@@ -38,6 +38,8 @@ class Looked(NamedTuple):
     key: tuple[int, int, int]
     """Expert, its version, and the step."""
     passed: ForwardPass
+    limited: Tensor
+    """How many of the rows were too long."""
 
 
 class Predicted(NamedTuple):
@@ -67,7 +69,7 @@ class HostPool(StackedPool):
 
     def loss(self, expert: int, batch: Batch, step: int) -> float:
         """Return the training loss; keep the forward pass, since training often follows."""
-        return float(self._forward(expert, batch, step).loss)
+        return float(self._forward(expert, batch, step).passed.loss)
 
     def train(self, expert: int, batch: Batch, step: int) -> float:
         """Take one optimiser step on the expert and train its score."""
@@ -75,9 +77,10 @@ class HostPool(StackedPool):
             self.finish_deferred()
         self.store.space.owner = expert
         self.store.activate(expert)
-        passed = self._forward(expert, batch, step)
+        _, _, passed, limited = self._forward(expert, batch, step)
         if not self._update(expert, passed):
             return nan
+        self.store.rows_limited += limited
         self.rows[expert] += len(batch)
         self._train_score(expert, step, batch)
         if self.store.score.refresh_due(self.rows[expert], self.rows_at_refresh[expert]):
@@ -87,7 +90,8 @@ class HostPool(StackedPool):
     def rehearse(self, expert: int, batch: Batch, step: int) -> None:
         """Take one optimiser step on the network alone."""
         self.store.activate(expert)
-        self._update(expert, self.slot.forward(self._inputs_of(expert, batch, step), batch.y, include=False))
+        x, _ = self._inputs_of(expert, batch, step)
+        self._update(expert, self.slot.forward(x, batch.y, include=False))
 
     def train_run(
         self,
@@ -124,28 +128,32 @@ class HostPool(StackedPool):
         self.store.load_eval_net(expert, for_prediction=for_prediction)
         return self.copy
 
-    def _forward(self, expert: int, batch: Batch, step: int) -> ForwardPass:
+    def _forward(self, expert: int, batch: Batch, step: int) -> Looked:
         """Return the forward pass of a training step: the last one, if it is the same."""
         looked, key = self.looked, (expert, self.store.versions[expert], step)
         if looked is None or looked.batch is not batch or looked.key != key:
-            network, x = self._network(expert, for_prediction=False), self._inputs_of(expert, batch, step)
-            looked = self.looked = Looked(batch, key, network.forward(x, batch.y, include=True))
-        return looked.passed
+            network, (x, limited) = self._network(expert, for_prediction=False), self._inputs_of(expert, batch, step)
+            looked = self.looked = Looked(batch, key, network.forward(x, batch.y, include=True), limited)
+        return looked
 
-    def _inputs_of(self, expert: int, batch: Batch, step: int) -> Tensor:
+    def _inputs_of(self, expert: int, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
+        """Return the inputs of a training step, and how many of them are too long."""
         augmentation = self.spec.draw_augmentation(self.keys, expert, step, len(batch), self.device)
-        return flip_and_crop(self.store.prepare(batch.x), augmentation)
+        x, limited = self.store.prepare_for_training(batch.x)
+        return flip_and_crop(x, augmentation), limited
 
     def _update(self, expert: int, passed: ForwardPass) -> bool:
         """Update the network in the slot and its average; return False, and change nothing, if it is not finite."""
-        gradients, skip = self.slot.gradients(passed), torch.zeros(())
-        torch._amp_foreach_non_finite_check_and_unscale_(gradients, skip, self.steps.one)
-        if skip:
+        gradients = self.slot.gradients(passed)
+        norm = gradient_norm(gradients)
+        if not norm.isfinite():
             return False
+        if norm > MAX_GRADIENT_NORM:
+            torch._foreach_div_(gradients, clipping(norm))
         self.step(gradients)
         if self.slot.statistics is not None and passed.statistics is not None:
             passed.statistics.copy_to(self.slot.statistics)
         if self.store.average is not None:
-            self.store.average.update(skip)
+            self.store.average.update(torch.zeros(()))
         self.store.versions[expert] += 1
         return True

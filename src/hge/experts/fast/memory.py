@@ -5,7 +5,7 @@ Also how they compute: precision, memory format, all gates at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -16,7 +16,8 @@ from hge.core.randomness import Keys
 from hge.core.types import as_float
 from hge.experts.fast.layout import Layout, Stack, rebind_storage
 from hge.experts.optim import arithmetic, autocast, build_optimiser, state_of
-from hge.experts.pool_spec import PoolSpec, share_modules
+from hge.experts.outliers import shortened
+from hge.experts.pool_spec import PoolSpec, copy_tensors, read_rows_limited, share_modules
 from hge.experts.scores import UNSUITABLE, Score
 from hge.experts.weight_average import WeightAverage
 
@@ -49,6 +50,8 @@ class ExpertStore:
         self.active = 0
         self.gate_is_stale = False
         """Whether the stack has outdated gate tensors of the active expert."""
+        self.rows_limited = torch.zeros((), device=device)
+        """Number of training rows that were too long."""
         self.eval_copy_of = NOTHING
         """Expert and version that `eval_net` is a copy of, and whether it holds the averaged weights."""
 
@@ -159,6 +162,11 @@ class ExpertStore:
         x = as_float(x)
         return x.contiguous(memory_format=torch.channels_last) if x.is_cuda and x.ndim == 4 else x
 
+    def prepare_for_training(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return inputs prepared for a network in training, and how many rows were too long, and are shortened."""
+        scaled, x = self.spec.scaled or x.dtype == torch.uint8, self.prepare(x)
+        return (x, torch.zeros_like(self.rows_limited)) if scaled else shortened(x)
+
     def arithmetic(self) -> AbstractContextManager[None]:
         """Compute products in the pool's precision inside the block."""
         return arithmetic(self.spec.precision, self.device)
@@ -182,18 +190,33 @@ class ExpertStore:
             self.idle[self.active].copy_(self.slot)
         gates = {name: t[: self.gates.count].clone() for name, t in self.gates.tensors.items()}
         arguments = self.spec, self.keys, self.device
-        space = {name: tensor.clone() for name, tensor in self.space.state().items()}
-        return {"made_of": arguments, "space": space, "idle": self.idle, "gates": gates, "active": self.active}
+        return {
+            "made_of": arguments,
+            "shared": copy_tensors(self.shared_state(), on_host=False),
+            "idle": self.idle,
+            "gates": gates,
+            "active": self.active,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(*state["made_of"])  # type: ignore[misc]
-        self.space.load_state(state["space"])
+        self.load_shared_state(state["shared"])
         self.add(0)
         self.idle, self.gates, self.active = state["idle"], Stack(state["gates"]), state["active"]
         self.versions = [0] * len(self.idle)
         if self.active != NOBODY:
             self.slot.copy_(self.idle[self.active])
             self.gates.read(self.active, self.score.gate_tensors())
+
+    def shared_state(self) -> dict[str, Tensor]:
+        """Return the tensors that all experts share, not copied."""
+        return self.space.state() | {"rows_limited": self.rows_limited}
+
+    def load_shared_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore what `shared_state` returned."""
+        limited = read_rows_limited(tensors)
+        self.space.load_state(tensors)
+        self.rows_limited.copy_(limited)
 
     def _build(self, expert: int) -> tuple[nn.Module, torch.optim.Optimizer, Score]:
         net, score = self.spec.build(self.keys, expert, self.device, self.space)

@@ -78,6 +78,11 @@ class StackedPool:
         return has_batch_norm(self.store.score)
 
     @property
+    def rows_limited(self) -> int:
+        """Number of training rows that were too long, and were shortened."""
+        return int(self.store.rows_limited)
+
+    @property
     def scores_all_at_once(self) -> bool:
         """Sketches are one product; on a GPU, networks are one CUDA graph, up to `MAX_NETWORKS` experts."""
         if self.store.score.network is None:
@@ -244,11 +249,11 @@ class StackedPool:
 
     def shared_state(self) -> dict[str, Tensor]:
         """Return a copy of the sketches' space."""
-        return copy_tensors(self.store.space.state(), on_host=True)
+        return copy_tensors(self.store.shared_state(), on_host=True)
 
     def load_shared_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore the sketches' space."""
-        self.store.space.load_state(tensors)
+        self.store.load_shared_state(tensors)
 
     def costs(self) -> Costs:
         """Count multiply-adds."""
@@ -316,7 +321,7 @@ class StackedPool:
             network_mode(self.store.eval_net, training=False, rows=len(x), batch_statistics=True),
         ):
             return nn.functional.cross_entropy(
-                self.store.eval_net(flip_and_crop(self.store.prepare(x), augmentation)), y
+                self.store.eval_net(flip_and_crop(self.store.prepare_for_training(x)[0], augmentation)), y
             )
 
     def _train_score_on_host(self, expert: int, step: int, batch: Batch) -> None:

@@ -15,6 +15,7 @@ from hge.core.randomness import Keys
 from hge.experts.fast.cuda_graphs import SideStream
 from hge.experts.networks import Autoencoder, Shape
 from hge.experts.optim import build_optimiser, gradients, has_batch_norm, masked_step, multiply_adds, network_mode
+from hge.experts.outliers import far_rows
 from hge.experts.scores.base import Cost, Score
 
 MAX_CONCURRENT = 4
@@ -75,7 +76,7 @@ class AutoencoderScore(Score):
     def compute_update(self, inputs: Tensor, y: Tensor, noise: Tensor | None) -> None:
         """Compute the gradient of the loss, with the latent sampled by `noise`."""
         with network_mode(self.network, training=True, rows=len(inputs)):
-            loss = self(inputs, [noise]).mean()
+            loss = self(inputs, [noise]).masked_fill(far_rows(inputs)[0], 0.0).mean()
             self.optimiser.zero_grad()
             loss.backward()
         self.norm = nn.utils.get_total_norm(gradients(self.network))
@@ -156,6 +157,13 @@ class AutoencoderScore(Score):
             for stream in streams:
                 stream.join()
             return torch.stack(rows)
+
+    @torch.no_grad()
+    def together(self, tensors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        """Return the mean scores [experts] of rows that belong together, those that are too long left out."""
+        far = far_rows(inputs)[0]
+        scores = self.stacked(tensors, inputs, batch_statistics=True).double().masked_fill(far, 0.0)
+        return scores.sum(1) / (len(inputs) - far.sum())
 
     @torch.no_grad()
     def _latent_shape(self) -> Shape:

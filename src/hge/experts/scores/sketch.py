@@ -8,12 +8,13 @@ scores are one matrix product, and those of a whole batch only need the batch's 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import log
 
 import torch
 from torch import Tensor
 
 from hge.experts.scores.base import UNSUITABLE, Cost, Score
-from hge.experts.scores.space import TAIL, Space
+from hge.experts.scores.space import MAX_DISTANCE, TAIL, Space
 
 REFRESH_GROWTH = 1.1
 """The model is recomputed when the number of rows seen has grown by this factor since the last time."""
@@ -74,7 +75,9 @@ class SketchScore(Score):
         """Sum the products of the rows, or of those of each class; keep the rows until the space is fixed."""
         if not self.space.fixed:
             self.pending_rows = inputs, y
-        elif self.classes == 1:
+            return
+        inputs = without_far_rows(inputs)
+        if self.classes == 1:
             self.update = (inputs.T @ inputs).view(1, -1)
         elif inputs.is_cuda:  # index_add_ is not deterministic there
             chosen = torch.nn.functional.one_hot(y, self.classes).to(inputs.dtype)
@@ -154,7 +157,9 @@ class SketchScore(Score):
         """Return the scores [experts] of a batch as a whole; for a single Gaussian, from the batch's own sums."""
         if self.classes > 1 or not self.space.fixed:
             return super().together(tensors, inputs)
-        return tensors["weights"][:, 0] @ self.space.products_of_square((inputs.T @ inputs).flatten() / len(inputs))
+        rows = without_far_rows(inputs)
+        mean = (rows.T @ rows).flatten() / rows[:, 0].sum()
+        return tensors["weights"][:, 0] @ self.space.products_of_square(mean)
 
     @torch.no_grad()
     def parts(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
@@ -164,6 +169,19 @@ class SketchScore(Score):
         weights = tensors["weights"]
         scores = self.space.products(self.preprocess(x)) @ weights.T
         return torch.where(weights[:, 0] < UNSUITABLE / 2, scores, torch.nan)
+
+
+def without_far_rows(rows: Tensor) -> Tensor:
+    """Return projected rows with zeros, which count for nothing, in place of those that are far from all others.
+
+    Far is more than `MAX_DISTANCE` times the median distance from the centre in the batch, and of the first rows.
+
+    >>> without_far_rows(torch.tensor([[1.0, 0.1], [1.0, -0.2], [1.0, 5.0]])).tolist()
+    [[1.0, 0.1...], [1.0, -0.2...], [0.0, 0.0]]
+    """
+    length = rows[:, 1]
+    far = length > length.median().clamp_min(0) + log(MAX_DISTANCE)
+    return rows.masked_fill(far[:, None], 0.0)
 
 
 def gaussians(moments: Tensor, space: Space) -> Tensor:

@@ -70,7 +70,8 @@ class Merging:
         """Return the expert's mean loss on the other's replay if it explains all of it; None if it does not.
 
         It must accept every batch. That is not enough, since its bound is wide after a batch of another task: it must
-        also predict the labels almost as well as each of the two predicts those of its own replay.
+        also predict the labels almost as well as each of the two predicts those of its own replay, and the gate must
+        choose it for every batch once the other is gone.
         """
         kept, bound, pool = other.replay.kept, expert.losses.bound(self.learner.config.epsilon), self.learner.pool
         if not kept or not all(expert.labels.admits(old.batch.y.tolist()) for old in kept):
@@ -80,6 +81,9 @@ class Merging:
             losses.append(pool.loss(expert.id, old.batch, old.step))
             if not losses[-1] <= bound:
                 return None
+        left = [e.id for e in self.learner.active if e is not other]
+        if any(left[int(pool.batch_scores(left, old.batch.x).argmin())] != expert.id for old in kept):
+            return None
         own = min(fmean(pool.loss(e.id, old.batch, old.step) for old in e.replay.kept) for e in (expert, other))
         labels = {label for old in kept for label in old.batch.y.tolist()}
         return fmean(losses) if fmean(losses) - own <= LOST * log(max(2, len(labels))) else None

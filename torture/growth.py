@@ -88,7 +88,8 @@ def _measure(model: GatedExperts, tasks: int) -> dict[str, Any]:
     predicting = time.process_time() - begun
     every = seconds["accepted"] + seconds["refused"]
     return {
-        "experts": model.n_experts_,
+        "experts": len(model.learner_.experts),
+        "merged": len(model.learner_.experts) - model.n_experts_,
         "mean_ms": round(float(np.mean(every)), 3),
         "accepted_ms": round(float(np.median(seconds["accepted"])), 3),
         "refused_ms": round(float(np.median(seconds["refused"])), 3),

@@ -287,8 +287,8 @@ def test_tree_is_drawn_for_several_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("score", "ways"), [("sketch", 3), ("autoencoder", 4)])
-def test_organise_compares_three_ways_and_a_shortlist_where_scores_are_costly(
+@pytest.mark.parametrize(("score", "ways"), [("sketch", 4), ("autoencoder", 5)])
+def test_organise_compares_four_ways_and_a_shortlist_where_scores_are_costly(
     score: str, ways: int, tmp_path: Path
 ) -> None:
     options = ("--method", "organise", "--score", score, "--epochs-scale", "0.2", "--out", "here")
@@ -296,9 +296,9 @@ def test_organise_compares_three_ways_and_a_shortlist_where_scores_are_costly(
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "here" / "result.json").read_text())
     found = result["organisation"]
-    assert found.keys() == {"ge", "hge", "upper", "shortlist"} - ({"shortlist"} if ways == 3 else set())
+    assert found.keys() == {"ge", "hge", "upper", "selected", "shortlist"} - ({"shortlist"} if ways == 4 else set())
     assert found["ge"]["experts_queried"] == 5
-    if ways == 4:
+    if ways == 5:
         assert 1 <= found["shortlist"]["experts_queried"] < 5
         assert found["shortlist"]["accuracy"] >= found["ge"]["accuracy"]
     assert result["upper_statistics"]["accuracy"].keys() >= {"pcc", "mean", "std", "median", "iqr", "mad"}

@@ -385,8 +385,8 @@ def test_copies_are_independent() -> None:
 
 @pytest.mark.slow
 def test_memory_does_not_hold_on_to_whole_calls() -> None:
-    rows = np.random.default_rng(0).random((5000, 64), dtype=np.float32)
-    model = GatedExperts(epochs=1).fit(rows, np.arange(5000) % 3)
+    rows = np.random.default_rng(0).random((8000, 64), dtype=np.float32)
+    model = GatedExperts(epochs=1).fit(rows, np.arange(8000) % 3)
     assert len(pickle.dumps(model)) < rows.nbytes
 
 

@@ -53,9 +53,12 @@ def test_pairs_of_digits_are_told_apart(parameters: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_classifiers_learn_without_the_memory_and_in_a_tree() -> None:
     model = GatedExperts(expert=GaussianNB(), memory_rows=0, organisation="tree", routing="sample")
+    rng = np.random.default_rng(0)
     for low in (True, False):
+        X, y = digits(low)
         for _ in range(6):
-            model.partial_fit(*digits(low))
+            order = rng.permutation(len(X))  # the file has runs of hard rows, which naive Bayes is too sure about
+            model.partial_fit(X[order], y[order])
     assert model.n_experts_ == 2
     X, y = digits()
     assert model.score(X, y) >= 0.85

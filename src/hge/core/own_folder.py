@@ -65,19 +65,21 @@ def hold(folder: Path, kind: FolderKind, patience: float = 0.0) -> Iterator[None
                 if {path.name for path in folder.iterdir()} <= {MARKER, LOCK}:
                     (folder / MARKER).unlink(missing_ok=True)
     finally:
-        if created:
-            with suppress(OSError):  # not empty: something was written
-                folder.rmdir()
+        with suppress(OSError):  # not empty: something was written
+            for path in created:
+                path.rmdir()
 
 
-def _create(folder: Path) -> bool:
+def _create(folder: Path) -> list[Path]:
+    """Create a folder and those above it; return the new ones, the innermost first."""
     if folder.is_dir():
-        return False
+        return []
     if folder.exists():
         raise ValueError(f"{folder}: got a file, expected a folder")
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)  # another process may create it at the same time
     sync_folder(folder.parent)
-    return True
+    return new
 
 
 def _is_marked(folder: Path, kind: FolderKind) -> bool:

@@ -33,6 +33,8 @@ FAR_ABOVE = 2.0
 """Factor by which the loss on the replay must have grown for a collapse."""
 ASKED = 4
 """Batches of the replay on which the loss is computed."""
+OVERFLOWING = 1e12
+"""A loss on the replay from which on the weights are about to overflow: their gradient has no finite norm."""
 KEEP_EVERY = 1_000
 """An expert is copied when its batch count has doubled, or grown by this many, since the last copy."""
 
@@ -82,11 +84,11 @@ class Guard:
         self._copy(expert, self.pool.state(expert.id, on_host=False))
 
     def roll_back_if_broken(self, expert: Expert, now: int) -> bool:
-        """Roll the expert back if its loss is not finite on a batch of its replay either; return whether it was."""
+        """Roll the expert back if its loss is overflowing on a batch of its replay, too; return whether it was."""
         remembered = expert.replay.kept[:1]
         if expert is not self.expert or not remembered:
             return False
-        if isfinite(self.pool.loss(expert.id, remembered[0].batch, remembered[0].step)):
+        if self.pool.loss(expert.id, remembered[0].batch, remembered[0].step) < OVERFLOWING:
             return False  # the batch is at fault, not the expert
         self._roll_back(expert, now)
         return True

@@ -31,7 +31,7 @@ from hge.reporting.figures.stream import matrix_figure, stream_figure, timeline_
 from hge.reporting.run_report import ORGANISATIONS, render, trees_of
 from hge.reporting.tree_drawing import tree_svg
 
-MARKS = {"reproduced": "✓", "better": "▲", "worse": "▼", "differs": "≠", "not comparable": "○"}
+MARKS = {"reproduced": "✓", "better": "▲", "worse": "▼", "unclear": "~", "differs": "≠", "not comparable": "○"}
 """Marks shown before our figure in a cell; what was not run has no figure."""
 SURVIVAL = ("kills", "kills-settings", "kills-gpu", "inputs", "flips", "saving", "soak")
 """Parts of `make torture`, in the order in which they are shown."""

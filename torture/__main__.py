@@ -16,6 +16,7 @@ from hge.core.files import read_json, write_json
 from hge.experiments.run_files import environment
 from torture.bad_inputs import torture_inputs
 from torture.flips import torture_flips
+from torture.hostile import torture_hostile
 from torture.kills import METHODS, torture_kills
 from torture.kills_settings import torture_kills_settings
 from torture.saving import torture_saving
@@ -24,7 +25,7 @@ from torture.soak import torture_soak
 SEED = 20
 KILL_SEEDS = (0, 1, 2)
 GPU_WORKERS = 4
-EXAMPLES, FLIPS = 14_000, 6_000
+EXAMPLES, FLIPS, HOSTILE = 14_000, 6_000, 5_000
 SOAK, SOAK_EVERY = 200_000, 2_000
 EXPERTS, TURNS = 10, 7
 
@@ -32,6 +33,7 @@ Part = Callable[[Path], dict[str, Any]]
 PARTS: dict[str, Part] = {
     "inputs": lambda folder: torture_inputs(folder, EXAMPLES, SEED, log),
     "flips": lambda folder: torture_flips(folder, FLIPS, SEED, log),
+    "hostile": lambda folder: torture_hostile(folder, HOSTILE, SEED, log),
     "kills": lambda folder: torture_kills(folder, log, KILL_SEEDS, METHODS),
     "kills-settings": lambda folder: torture_kills_settings(folder, log),
     "saving": lambda folder: torture_saving(folder, EXPERTS, TURNS, log),

@@ -33,7 +33,7 @@ from hge.reporting.tree_drawing import tree_svg
 
 MARKS = {"reproduced": "✓", "better": "▲", "worse": "▼", "unclear": "~", "differs": "≠", "not comparable": "○"}
 """Marks shown before our figure in a cell; what was not run has no figure."""
-SURVIVAL = ("kills", "kills-settings", "kills-gpu", "inputs", "flips", "saving", "soak")
+SURVIVAL = ("kills", "kills-settings", "kills-gpu", "inputs", "hostile", "flips", "saving", "soak")
 """Parts of `make torture`, in the order in which they are shown."""
 
 
@@ -243,6 +243,9 @@ def _robustness_row(part: str, found: dict[str, Any]) -> tuple[str, int, str]:
     if part == "inputs":
         wrong = f"{len(found['wrong'])} without a clear error, or with a changed state"
         return "bad inputs", found["examples"], wrong
+    if part == "hostile":
+        peak = max(found[kind]["peak_bytes"] for kind in ("images", "pickles", "manifests")) / 1e6
+        return "hostile files of each kind", found["count"], f"{len(found['wrong'])} not refused; at most {peak:.0f} MB"
     if part == "flips":
         return "damaged checkpoint files", found["flips"], f"{len(found['wrong'])} unnoticed"
     if part == "saving":

@@ -174,6 +174,7 @@ def test_what_stands_in_the_results_was_survived() -> None:
     assert report["kills"]["with_newcomers"] >= 1 <= report["kills"]["with_set_aside"]
     assert sum(report["kills"]["between_writing_and_renaming"].values()) >= 1
     assert sum(n for name, n in report["inputs"]["outcomes"].items() if name.endswith("refused")) >= 10_000
+    assert report["hostile"]["count"] >= 5_000
     assert report["flips"]["flips"] >= 5_000
     assert report["soak"]["batches"] >= 200_000
     assert report["soak"]["curve"][-1][0] == report["soak"]["batches"]

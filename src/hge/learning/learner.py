@@ -22,18 +22,16 @@ from hge.gating.shortlist import Shortlist
 from hge.gating.switch_detection import OutlierRate, RecentBuffer, RecentEntry
 from hge.gating.tree import ROOT, Routes, ScoreExperts, Tree
 from hge.learning.boundary import train_new, train_outlier
-from hge.learning.look import Look
 from hge.learning.merging import Merging
 from hge.learning.online import Answers, Step
 from hge.learning.replay_scores import ScoredReplays
 from hge.learning.review import Review, front
 from hge.learning.rollback import Guard
 from hge.learning.routing import Answerer
-from hge.learning.runs import learn_in_runs
+from hge.learning.runs import Upkeep, learn_in_runs
 from hge.learning.state import Snapshot, restore, take_snapshot
 from hge.learning.stream_memory import StreamMemory
-from hge.learning.training import Trained, look, train, train_all, train_refused
-from hge.learning.upkeep import Upkeep
+from hge.learning.training import Look, Trained, look, train, train_all, train_refused
 
 MOST_ASKED = 40
 """Number of experts whose losses on a refused batch are computed; of more, those that the gate prefers."""

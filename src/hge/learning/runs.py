@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain, count, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from hge.core.types import Batch
 from hge.experts.replay import Expert
@@ -16,6 +16,16 @@ from hge.learning.training import remember
 
 if TYPE_CHECKING:
     from hge.learning.learner import Learner
+
+
+class Upkeep(Protocol):
+    """Work that becomes due as experts are created and trained."""
+
+    def batches_until_due(self, experts: int, trained: int) -> int:
+        """Return how many batches experts can be trained on before the work is due."""
+
+    def after_batch(self, step: int, experts: int, trained: int) -> None:
+        """Do the work if it is due, given the numbers of experts and of batches they were trained on."""
 
 
 def learn_in_runs(learner: Learner, batches: Iterable[Batch]) -> Iterator[Step]:

@@ -4,21 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import copy
-from dataclasses import replace
-from math import isfinite
+from dataclasses import dataclass, replace
+from math import inf, isfinite, nan
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from hge.core import events
 from hge.core.types import Batch
 from hge.experts.replay import Expert, ReplayBatch
 from hge.gating.switch_detection import RecentEntry
-from hge.learning.look import Look
+from hge.gating.tree import ScoreExperts
 
 if TYPE_CHECKING:
     from hge.learning.learner import Learner
 
 Trained = tuple[tuple[int, int], ...]
 """(step of the batch, expert) for each training update."""
+ONE_GROUP = np.zeros(1, np.int64)
+
+
+@dataclass(frozen=True)
+class Look:
+    """An expert's loss, bound and score for a batch, before any training."""
+
+    expert: Expert
+    loss: float
+    bound: float
+    admitted: bool = True
+    """Whether its labels are those that the expert was trained on, as far as labels count as evidence."""
+    score: float = nan
+    """The expert's score for the batch, if the gate computed it."""
+    path: tuple[int, ...] = ()
+    """The expert's path in the tree, if the gate was evaluated."""
+    ask: ScoreExperts | None = None
+    """Function that scores the same batch with other experts, if the gate was evaluated."""
+    queried: int = 0
+    """Number of experts that the gate queried."""
+
+    @property
+    def accepts(self) -> bool:
+        """Whether the loss is within the expert's bound, and the labels are not new to it."""
+        return self.admitted and self.loss <= self.bound
+
+    @property
+    def misfit(self) -> float:
+        """The loss as a key for ranking experts; infinite if the loss is not finite."""
+        return self.loss if isfinite(self.loss) else inf
+
+    def scores_above(self, other: int) -> bool:
+        """Return whether the score is above another expert's for the same batch; requires `ask` and `score`."""
+        assert self.ask is not None
+        return bool(self.ask([other], ONE_GROUP)[0, 0] < self.score)
 
 
 def look(learner: Learner, expert: int, entry: RecentEntry[Batch]) -> Look:

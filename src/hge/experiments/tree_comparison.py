@@ -22,6 +22,7 @@ from hge.experiments.run_files import RUN, RunRecorder, commit
 from hge.experiments.runner import protocol
 from hge.experiments.separate_experts import SeparateExperts
 from hge.experts.optim import deterministic_algorithms
+from hge.experts.replay import ScoredReplays
 from hge.gating.order_search import (
     OwnedBatches,
     TreeFigures,
@@ -34,7 +35,6 @@ from hge.gating.order_search import (
 )
 from hge.gating.shortlist import Shortlist
 from hge.gating.tree import FloatArray, IntArray, Routes
-from hge.learning.replay_scores import ScoredReplays
 
 OnProgress = Callable[[int, int, str], None]
 """Called with the work done, the total work and the phase."""

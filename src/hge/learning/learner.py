@@ -16,7 +16,7 @@ from hge.core.randomness import Keys
 from hge.core.types import Batch
 from hge.experts.joint.calibration import Calibration
 from hge.experts.pool import ExpertPool, scorer, sketcher
-from hge.experts.replay import Expert
+from hge.experts.replay import Expert, ScoredReplays
 from hge.gating.promotion import Organisation
 from hge.gating.shortlist import Shortlist
 from hge.gating.switch_detection import OutlierRate, RecentBuffer, RecentEntry
@@ -24,7 +24,6 @@ from hge.gating.tree import ROOT, Routes, ScoreExperts, Tree
 from hge.learning.boundary import train_new, train_outlier
 from hge.learning.merging import Merging
 from hge.learning.online import Answers, Step
-from hge.learning.replay_scores import ScoredReplays
 from hge.learning.review import Review, front
 from hge.learning.rollback import Guard
 from hge.learning.routing import Answerer

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hge.gating.label_evidence import LabelCounts
+from hge.gating.switch_detection import LabelCounts
 
 
 def test_new_labels_count_against_an_expert_that_knows_its_own() -> None:

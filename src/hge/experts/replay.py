@@ -13,8 +13,7 @@ from torch import Tensor
 from hge.core.config import LearnerConfig
 from hge.core.types import Batch
 from hge.experts.pool import ExpertPool
-from hge.gating.label_evidence import LabelCounts
-from hge.gating.switch_detection import LossStats
+from hge.gating.switch_detection import LabelCounts, LossStats
 from hge.gating.tree import FloatArray
 
 YOUNG = 50

@@ -1,9 +1,9 @@
-"""Section 3.1, detecting task switches: the loss bound, the recent buffer R, and the Z-test. No tensors here."""
+"""Section 3.1, detecting task switches: the loss bound, the recent buffer R, the Z-test, and new labels. No tensors here."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
@@ -11,13 +11,15 @@ from math import inf, sqrt
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from scipy.stats import median_abs_deviation
+from scipy.stats import binom, median_abs_deviation
 
 from hge.gating.tree import FloatArray
 
 T = TypeVar("T")
 Statistic = Callable[[Sequence[float]], Any]
 MANY = 1_000_000
+SIGNIFICANT = 1e-4
+"""Probability below which a batch has too many new labels to belong to the expert's task."""
 
 
 @dataclass
@@ -229,3 +231,27 @@ def _distance(replay: Sequence[float], recent: Sequence[float], middle: Statisti
         return inf  # an expert without finite losses on its own replay cannot claim the batches
     sigma = max(float(spread(replay)), 1e-8)
     return abs(float(np.mean(recent)) - float(middle(replay))) / (sigma / sqrt(n))
+
+
+class LabelCounts(Counter[int]):
+    """The labels of the rows on which an expert was trained.
+
+    How probable a new label is follows from how many labels came only once (Good and Turing): in a task with many
+    classes new ones are expected for some time.
+
+    >>> two, many = LabelCounts([3, 8] * 16), LabelCounts(range(32))
+    >>> two.admits([3, 8, 3, 8]), two.admits([5, 5, 5, 5]), many.admits(range(40, 60))
+    (True, False, True)
+    """
+
+    def admits(self, labels: Iterable[int]) -> bool:
+        """Return whether the number of new labels in a batch is what the labels so far let expect."""
+        if not self:
+            return True
+        labels = list(labels)
+        new = sum(label not in self for label in labels)
+        if not new:
+            return True
+        once = sum(count == 1 for count in self.values())
+        probability = (once + 1) / (self.total() + 1)
+        return bool(binom.sf(new - 1, len(labels), probability) >= SIGNIFICANT)

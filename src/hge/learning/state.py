@@ -13,8 +13,7 @@ from torch import Tensor
 from hge.core.types import Batch
 from hge.experts.pool import ExpertPool
 from hge.experts.replay import ReplayBatch
-from hge.gating.label_evidence import LabelCounts
-from hge.gating.switch_detection import LossStats, RecentEntry
+from hge.gating.switch_detection import LabelCounts, LossStats, RecentEntry
 from hge.learning.manifest_check import check_learner
 
 if TYPE_CHECKING:

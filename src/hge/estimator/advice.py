@@ -11,8 +11,8 @@ import numpy as np
 
 from hge.core.events import Emit, TroubleNoticed
 from hge.estimator.validation import FloatRows
+from hge.experts.inputs import MAX_DEVIATIONS
 from hge.experts.replay import Expert
-from hge.experts.scaling import MAX_DEVIATIONS
 from hge.learning.learner import Learner
 from hge.learning.stream_memory import GATE, StreamMemory
 

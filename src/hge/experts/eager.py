@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from hge.core.randomness import Keys
 from hge.core.types import Batch, as_float
-from hge.experts.augment import flip_and_crop
 from hge.experts.features import features_and_logits
+from hge.experts.inputs import flip_and_crop, frozen_scaling, shortened
 from hge.experts.joint.model import Evidence
 from hge.experts.optim import (
     arithmetic,
@@ -29,7 +29,6 @@ from hge.experts.optim import (
     network_mode,
     state_of,
 )
-from hge.experts.outliers import shortened
 from hge.experts.pool import Costs, train_one_by_one
 from hge.experts.pool_spec import (
     COUNTS,
@@ -40,7 +39,6 @@ from hge.experts.pool_spec import (
     read_rows_limited,
     share_modules,
 )
-from hge.experts.scaling import frozen_scaling
 from hge.experts.score_set import ScoreSet
 from hge.experts.scores import Score, ScoreTrainer
 from hge.experts.weight_average import WeightAverage

@@ -12,10 +12,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from hge.core.config import OptimiserConfig, Precision, ScoreConfig
 from hge.core.randomness import Keys
-from hge.experts.augment import draw_augmentation
+from hge.experts.inputs import Standardise, draw_augmentation
 from hge.experts.joint.model import Evidence
 from hge.experts.networks import AutoencoderFactory, NetFactory, Shape
-from hge.experts.scaling import Standardise
 from hge.experts.scores import Score, Space, build_score
 from hge.experts.weight_average import WeightAverage
 

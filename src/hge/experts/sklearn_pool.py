@@ -18,11 +18,11 @@ from torch import Tensor
 from hge.core.randomness import Keys
 from hge.core.types import Batch, as_float
 from hge.experts.classifier_state import HELD, as_tensors, from_tensors, held_by, hold
+from hge.experts.inputs import Standardise
 from hge.experts.joint.model import Evidence
 from hge.experts.optim import check_state, has_batch_norm, state_of
 from hge.experts.pool import Costs, train_one_by_one
 from hge.experts.pool_spec import COUNTS, PoolSpec, copy_tensors, count_tensors
-from hge.experts.scaling import Standardise
 from hge.experts.score_set import ScoreSet
 from hge.experts.scores import ScoreTrainer
 from hge.gating.switch_detection import LossStats

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hge.experts.companions.nearest import FloatArray, FloatRows, Labels
 from hge.experts.companions.opinions import softmax
-from hge.experts.scaling import MAX_DEVIATIONS, Statistics
+from hge.experts.inputs import MAX_DEVIATIONS, Statistics
 
 ROWS_PER_STEP = 4
 

@@ -14,11 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hge.experts.augment import flip_and_crop
 from hge.experts.fast.cuda_graphs import Graphs, SideStream
 from hge.experts.fast.memory import ExpertStore
+from hge.experts.inputs import flip_and_crop, frozen_scaling
 from hge.experts.optim import clipping, gradient_norm, masked_step, network_mode
-from hge.experts.scaling import frozen_scaling
 from hge.gating.switch_detection import LossStats
 
 STEPS_PER_LAUNCH = 4

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from hge.core.randomness import Keys
 from hge.core.types import Batch
-from hge.experts.augment import flip_and_crop
 from hge.experts.fast.linear_layers import ForwardPass, LinearLayers
 from hge.experts.fast.pool import StackedPool
+from hge.experts.inputs import flip_and_crop
 from hge.experts.networks import MLP
 from hge.experts.optim import MAX_GRADIENT_NORM, FusedStep, clipping, gradient_norm
 from hge.experts.pool import train_one_by_one

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from hge.experts.scaling import Standardise, Statistics
+from hge.experts.inputs import Standardise, Statistics
 
 aten = torch.ops.aten
 MEAN, NO_LABEL = 1, -100

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from hge.core.randomness import Keys
 from hge.core.types import as_float
 from hge.experts.fast.layout import Layout, Stack, rebind_storage
+from hge.experts.inputs import shortened
 from hge.experts.optim import arithmetic, autocast, build_optimiser, state_of
-from hge.experts.outliers import shortened
 from hge.experts.pool_spec import PoolSpec, copy_tensors, read_rows_limited, share_modules
 from hge.experts.scores import UNSUITABLE, Score
 from hge.experts.weight_average import WeightAverage

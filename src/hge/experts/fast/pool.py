@@ -21,11 +21,11 @@ from torch import Tensor, nn
 
 from hge.core.randomness import Keys
 from hge.core.types import Batch
-from hge.experts.augment import flip_and_crop
 from hge.experts.fast.cuda_graphs import Graphs, ResultQueue
 from hge.experts.fast.device_steps import STEPS_PER_LAUNCH, Rule, Steps
 from hge.experts.fast.memory import ExpertStore
 from hge.experts.features import features_and_logits
+from hge.experts.inputs import flip_and_crop
 from hge.experts.joint.model import Evidence
 from hge.experts.optim import check_state, has_batch_norm, multiply_adds, network_mode
 from hge.experts.pool import Costs

@@ -13,9 +13,9 @@ from torch.func import functional_call, vmap
 from hge.core.config import OptimiserConfig, ScoreConfig
 from hge.core.randomness import Keys
 from hge.experts.fast.cuda_graphs import SideStream
+from hge.experts.inputs import far_rows
 from hge.experts.networks import Autoencoder, Shape
 from hge.experts.optim import build_optimiser, gradients, has_batch_norm, masked_step, multiply_adds, network_mode
-from hge.experts.outliers import far_rows
 from hge.experts.scores.base import Cost, Score
 
 MAX_CONCURRENT = 4

@@ -1,4 +1,4 @@
-"""Standardisation inside an expert: inputs in any units, scaled by what that expert has been trained on."""
+"""What becomes of an expert's inputs: standardised in any units, shortened if far from all others, flipped, cropped."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ MAX_DEVIATIONS = 10.0
 """Standard deviations: values farther from the mean are clipped, for the network and for the statistics."""
 MIN_RELATIVE_DEVIATION = 1e-6
 """Least standard deviation, relative to the mean: below it an input counts as constant."""
+MAX_LENGTH = 10.0
+"""Longest row, in median lengths of the rows in its batch."""
+PADDING = 4
+"""Maximum shift of an image by a crop, in pixels, in either direction."""
 
 
 class Statistics(NamedTuple):
@@ -117,3 +121,55 @@ def frozen_scaling(net: nn.Module) -> Iterator[None]:
     finally:
         for module in own:
             module.train()
+
+
+def far_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return [rows]: which rows of a batch are too long, and the factors that shorten them to the limit."""
+    length = torch.linalg.vector_norm(x.flatten(1), dim=1)
+    median = length.median()
+    limit = torch.where(median > 0, MAX_LENGTH * median, torch.inf)
+    return length > limit, limit / length
+
+
+def shortened(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the rows, those that are too long shortened to the limit, and how many these are.
+
+    Inputs that an expert does not standardise are of about the same length. A row of another scale would undo in one
+    step what was learned.
+
+    >>> x, count = shortened(torch.tensor([[3.0, 4.0], [0.0, 5.0], [0.0, 0.0], [-999.0, 0.0]]))
+    >>> x.tolist(), int(count)
+    ([[3.0, 4.0], [0.0, 5.0], [0.0, 0.0], [-50.0, 0.0]], 1)
+    """
+    far, factor = far_rows(x)
+    wide = (-1, *(1 for _ in x.shape[1:]))
+    return torch.where(far.view(wide), x * factor.view(wide), x), far.sum().float()
+
+
+def draw_augmentation(rows: int, generator: torch.Generator) -> Tensor:
+    """Return [rows, 3] integers that specify the change of each image: flip, vertical offset, horizontal offset."""
+    limits = torch.tensor([2, 2 * PADDING + 1, 2 * PADDING + 1], device=generator.device)
+    uniform = torch.rand(rows, 3, generator=generator, device=generator.device)
+    return (uniform * limits).long().clamp_max(limits - 1)
+
+
+def flip_and_crop(x: Tensor, augmentation: Tensor | None) -> Tensor:
+    """Return the images [rows, channels, height, width], flipped and shifted, with zero padding.
+
+    If `augmentation` is None, the input is returned unchanged.
+
+    >>> image = torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]])
+    >>> flip_and_crop(image, torch.tensor([[1, PADDING, PADDING]]))[0, 0].tolist()  # flipped, not moved
+    [[2.0, 1.0], [4.0, 3.0]]
+    >>> flip_and_crop(image, torch.tensor([[0, PADDING + 1, PADDING]]))[0, 0].tolist()  # moved up by one
+    [[3.0, 4.0], [0.0, 0.0]]
+    """
+    if augmentation is None:
+        return x
+    rows, _, height, width = x.shape
+    flipped = torch.where(augmentation[:, :1, None, None] == 1, x.flip(3), x)
+    padded = torch.nn.functional.pad(flipped, [PADDING] * 4).permute(0, 2, 3, 1)
+    down = augmentation[:, 1:2] + torch.arange(height, device=x.device)
+    right = augmentation[:, 2:3] + torch.arange(width, device=x.device)
+    cropped = padded[torch.arange(rows, device=x.device)[:, None, None], down[:, :, None], right[:, None, :]]
+    return cropped.permute(0, 3, 1, 2)

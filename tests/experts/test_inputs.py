@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from hge import GatedExperts
-from hge.experts.scaling import MAX_DEVIATIONS, Standardise, Statistics
+from hge.experts.inputs import MAX_DEVIATIONS, Standardise, Statistics
 
 
 def test_statistics_are_those_of_all_rows_whatever_the_batches() -> None:

@@ -18,8 +18,7 @@ from hge.core.config import OptimiserConfig, ScoreConfig
 from hge.core.randomness import Keys
 from hge.core.types import Batch
 from hge.experts.eager import EagerPool
-from hge.experts.fast.host_pool import HostPool, build_fast_pool
-from hge.experts.fast.linear_layers import LinearLayers
+from hge.experts.fast.host_pool import HostPool, LinearLayers, build_fast_pool
 from hge.experts.fast.pool import StackedPool
 from hge.experts.networks import AUTOENCODERS, NETS
 from hge.experts.pool import ExpertPool

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.testing import assert_allclose
 
-from hge.experts.companions.opinions import DOUBT, RATE, OpinionPool
+from hge.experts.companions.companion import DOUBT, RATE, OpinionPool
 
 
 def test_the_product_by_hand() -> None:

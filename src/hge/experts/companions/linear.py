@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from hge.experts.companions.nearest import FloatArray, FloatRows, Labels
-from hge.experts.companions.opinions import softmax
 from hge.experts.inputs import MAX_DEVIATIONS, Statistics
 
 ROWS_PER_STEP = 4
@@ -75,3 +74,10 @@ class LinearModel:
         varies = variance > 0
         apart = np.where(varies, np.square(x - mean) / np.where(varies, variance, 1.0), 0.0).sum(axis=1)
         return int((apart > MAX_DEVIATIONS**2 * max(1, varies.sum())).sum())
+
+
+def softmax(logits: FloatArray) -> FloatArray:
+    """Return the probabilities [rows, classes] of logits."""
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    shares: FloatArray = powers / powers.sum(axis=1, keepdims=True)
+    return shares

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hge.core.types import LARGEST_INPUT
 from hge.data.table_columns import LARGEST_INPUT as LARGEST_OF_TABLES
 from hge.data.table_file import read_table
-from hge.estimator.validation import LARGEST_INPUT
 
 PLAIN = "a,b,label\n1,2.5,up\n3,4,down\n5,6,up\n"
 

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from hge import GatedExperts
-from hge.core.types import Batch
-from hge.estimator.validation import batch_fault
+from hge.core.types import Batch, batch_fault
 
 FEATURES = 6
 ROWS = np.random.default_rng(0).random((8, FEATURES), dtype=np.float32)

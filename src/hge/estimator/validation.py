@@ -17,48 +17,13 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_X_y, validate_data
 
-from hge.core.types import Batch
+from hge.core.types import LARGEST_INPUT, check_dense
 from hge.experts.networks import Shape
 from hge.experts.pool import ExpertPool
 from hge.experts.sklearn_pool import ClassifierPool
 
 FloatRows = npt.NDArray[np.float32]
 Labels = npt.NDArray[Any]
-
-LARGEST_INPUT = 1e15
-"""Sums of squares of larger inputs may overflow float32."""
-
-
-def batch_fault(batch: Batch, shape: Shape, outputs: int, *, values: bool = True) -> str | None:
-    """Return what is wrong with a batch of a stream, or None; `values` enables checks of the labels and inputs.
-
-    >>> batch_fault(Batch(torch.zeros(2, 3), torch.tensor([0, 7])), (3,), outputs=5)
-    'y: got the labels 0 to 7, expected 0 to 4'
-    """
-    try:
-        return _batch_fault(batch.x, batch.y, shape, outputs, values=values)
-    except Exception as error:  # a strange tensor may raise almost any exception, or have no shape
-        return f"X, y: {type(error).__name__}: {error}"
-
-
-def _batch_fault(x: torch.Tensor, y: torch.Tensor, shape: Shape, outputs: int, *, values: bool) -> str | None:
-    for name, tensor in (("X", x), ("y", y)):
-        _check_tensor(name, tensor)
-    if x.shape[1:] != shape:
-        return f"X: got rows of shape {tuple(x.shape[1:])}, expected {shape}"
-    if x.dtype not in (torch.float32, torch.uint8) or y.dtype != torch.int64:
-        return f"X, y: got {x.dtype} and {y.dtype}, expected float32 or uint8, and int64"
-    if y.shape != x.shape[:1] or not len(y):
-        return f"X, y: got {len(x)} rows and labels of shape {tuple(y.shape)}, expected one label per row, and a row"
-    if not values:
-        return None
-    least, most = (int(label) for label in y.aminmax())
-    if least < 0 or most >= outputs:
-        return f"y: got the labels {least} to {most}, expected 0 to {outputs - 1}"
-    extremes = [float(value) for value in x.aminmax()]
-    if not all(abs(value) <= LARGEST_INPUT for value in extremes):  # also rejects NaN
-        return f"X: got values from {extremes[0]:g} to {extremes[1]:g}, expected at most {LARGEST_INPUT:g}, and no NaN"
-    return None
 
 
 def as_numpy(name: str, value: Any) -> Any:
@@ -67,15 +32,9 @@ def as_numpy(name: str, value: Any) -> Any:
         raise ValueError(f"{name}: got masked values, expected an array without any")
     if not isinstance(value, torch.Tensor):
         return value
-    _check_tensor(name, value)
+    check_dense(name, value)
     value = value.detach().cpu().resolve_conj().resolve_neg()
     return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
-
-
-def _check_tensor(name: str, value: torch.Tensor) -> None:
-    if value.layout != torch.strided or value.is_nested or value.is_meta:
-        kind = "meta" if value.is_meta else "nested" if value.is_nested else "sparse"
-        raise ValueError(f"{name}: got a {kind} tensor, expected a dense one")
 
 
 def check_rows(estimator: Any, X: Any, *, reset: bool) -> FloatRows:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from hge.core.config import OnBadBatch
 from hge.core.events import BatchSkipped
-from hge.core.types import Batch
-from hge.estimator.validation import batch_fault
+from hge.core.types import Batch, batch_fault
 from hge.experts.networks import Shape
 
 

@@ -1,4 +1,4 @@
-"""Section 3.1, detecting task switches: the loss bound, the recent buffer R, the Z-test, and new labels. No tensors here."""
+"""Section 3.1, detecting task switches: the loss bound, the recent buffer R, the Z-test, new labels. No tensors."""
 
 from __future__ import annotations
 

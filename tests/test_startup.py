@@ -13,14 +13,15 @@ from pathlib import Path
 import pytest
 
 import hge
+from helpers.dataset_files import write_mnist
 from hge.cli.main import COMMANDS
-from hge.cli.scenarios import BUNDLED, build_and_count
+from hge.cli.scenarios import BUNDLED, build_and_count, scenarios_command
 
 QUICK = {
     "import": ["-c", "import hge"],
     "--help": ["-m", "hge", "--help"],
     "--version": ["-m", "hge", "--version"],
-    "scenarios": ["-m", "hge", "scenarios", "--data", "none"],
+    "scenarios": ["-m", "hge", "scenarios", "--data", "."],
 }
 SLOW_PACKAGES = {"torch", "sklearn", "scipy", "matplotlib"}
 CPU_SECONDS = {"import": 0.3, "--help": 0.8, "--version": 0.8, "scenarios": 1.2}
@@ -44,6 +45,7 @@ def python(*arguments: str, path: Path | None = None, cwd: Path) -> subprocess.C
 
 @pytest.mark.parametrize("start", QUICK)
 def test_slow_packages_are_not_imported(start: str, tmp_path: Path) -> None:
+    write_mnist(tmp_path / "MNIST" / "raw")
     done = python("-X", "importtime", *QUICK[start], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
@@ -53,6 +55,7 @@ def test_slow_packages_are_not_imported(start: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("start", QUICK)
 def test_start_is_quick(start: str, tmp_path: Path) -> None:
+    write_mnist(tmp_path / "MNIST" / "raw")
     spent = []
     for _ in range(ATTEMPTS):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -96,3 +99,13 @@ def test_a_command_is_listed_with_the_first_line_of_its_help(name: str) -> None:
 @pytest.mark.parametrize("name", BUNDLED)
 def test_counts_of_bundled_scenarios_are_theirs(name: str, tmp_path: Path) -> None:
     assert build_and_count(name, tmp_path) == BUNDLED[name]
+
+
+@pytest.mark.parametrize(("count", "columns"), [(False, "5 40 yes"), (True, "5 10 12 40 200 yes")])
+def test_images_are_counted_on_request(
+    count: bool, columns: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_mnist(tmp_path / "MNIST" / "raw")
+    scenarios_command(tmp_path, count=count)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert any(line.startswith(f"smnist {columns}") for line in lines), lines

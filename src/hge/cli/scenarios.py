@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
@@ -24,13 +26,18 @@ BUNDLED = {
 """What `build_and_count` returns for the scenarios that need no data set, so that listing them needs no torch."""
 
 
-def scenarios_command(data: DataFolder = None) -> None:
+def scenarios_command(
+    data: DataFolder = None,
+    count: Annotated[
+        bool, typer.Option("--count", help="Read the data sets, to count classes, images and batches.")
+    ] = False,
+) -> None:
     """List the scenarios, what they consist of, and whether their data are available."""
     folder = data_folder(data)
     table = Table(box=None, padding=(0, 1, 0, 0))
     table.add_column("scenario", no_wrap=True)
-    for count in ("tasks", "classes", "images", "epochs", "batches"):
-        table.add_column(count, justify="right", no_wrap=True)
+    for number in ("tasks", "classes", "images", "epochs", "batches"):
+        table.add_column(number, justify="right", no_wrap=True)
     table.add_column("data", no_wrap=True)
     table.add_column("about")
     absent = [name for name in DATASETS if find(name, folder) is None]
@@ -39,10 +46,10 @@ def scenarios_command(data: DataFolder = None) -> None:
         counts = ["", "", ""]
         if info.name in BUNDLED:
             counts = [str(number) for number in BUNDLED[info.name]]
-        elif not missing and info.name != "image-folder":
+        elif count and info.datasets and not missing:
             with console.status(f"reading {info.name}"):
                 counts = [str(number) for number in build_and_count(info.name, folder)]
-        available = Text("no", "red") if missing else Text("yes" if counts[0] else "yours")
+        available = Text("no", "red") if missing else Text("yours" if info.name == "image-folder" else "yes")
         epochs = str(info.paper.epochs)
         table.add_row(info.name, str(info.tasks), *counts[:2], epochs, counts[2], available, info.about)
     console.print(table)
@@ -53,7 +60,7 @@ def scenarios_command(data: DataFolder = None) -> None:
 
 def build_and_count(name: str, folder: Path) -> tuple[int, int, int]:
     """Return the numbers of classes, images and batches of a scenario with available data (default recipe, seed 0)."""
-    # Imported here: they load torch, which is needed only if data sets are available.
+    # Imported here: they load torch, which is not needed without --count.
     from hge.core.randomness import Keys
     from hge.experiments.build import build_scenario
 

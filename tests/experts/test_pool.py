@@ -59,6 +59,10 @@ SPECS["averaged weights"] = replace(
     SPECS["mlp, sketch"], shape=(3, 8, 8), net=small_resnet, optimiser=OptimiserConfig(lr=1e-2, average=0.9)
 )
 
+SPECS["views of images"] = replace(SPECS["averaged weights"], augment=True, views=4)
+
+SPECS["views of rows"] = replace(SPECS["mlp, sketch"], views=3, answer_views=2, scaled=True)
+
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 POOLS = {"eager": EagerPool, "stacked": StackedPool}
 

@@ -198,6 +198,11 @@ class RunConfig:
     """Make runs, resumed or not, bitwise reproducible on a GPU, too, where the fastest algorithms are not."""
     augment: bool = False
     """Train experts on randomly flipped and cropped images."""
+    views: int = 1
+    """Views of every input that experts tell apart: rotations of an image, permutations of other rows
+    (experts/views.py). Answers are averaged over them. 1: the input alone."""
+    answer_views: int = 0
+    """Number of views over which answers are averaged; 0: all."""
     track: bool = False
     """Record accuracy over the stream: on each batch before training, and on all tasks after each visit."""
     idle_on_host: bool = False

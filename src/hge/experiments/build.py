@@ -112,4 +112,6 @@ def build_spec(config: RunConfig, scenario: Scenario) -> PoolSpec:
         config.idle_on_host,
         config.augment,
         shortlisted=config.learner.organisation == "tree",
+        views=config.views,
+        answer_views=config.answer_views,
     )

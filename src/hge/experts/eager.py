@@ -41,6 +41,7 @@ from hge.experts.pool_spec import (
 )
 from hge.experts.score_set import ScoreSet
 from hge.experts.scores import Score, ScoreTrainer
+from hge.experts.views import training_loss
 from hge.experts.weight_average import WeightAverage
 from hge.gating.switch_detection import LossStats
 from hge.gating.tree import FloatArray
@@ -101,7 +102,7 @@ class EagerPool:
             self.keys.seeded("dropout", step, expert, device=self.device),
             network_mode(net, training=False, rows=len(batch), batch_statistics=True),
         ):
-            return float(nn.functional.cross_entropy(net(self._augmented(batch, expert, step)), batch.y))
+            return float(training_loss(net, self._augmented(batch, expert, step), batch.y))
 
     def train(self, expert: int, batch: Batch, step: int) -> float:
         """Take one optimiser step on the expert and train its score."""
@@ -136,7 +137,7 @@ class EagerPool:
         member = self.members[expert]
         with self._arithmetic(), self.keys.seeded("dropout", step, expert, device=self.device):
             with self._autocast():
-                loss = nn.functional.cross_entropy(member.net(self._augmented(batch, expert, step)), batch.y)
+                loss = training_loss(member.net, self._augmented(batch, expert, step), batch.y)
             member.optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             norm = gradient_norm(gradients(member.net))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from hge.experts.views import Views
+
 
 def features_and_logits(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the inputs [rows, features] of the last linear layer and the logits [rows, outputs].
 
-    There are no features if the net has no such layer or does not apply it once, to one vector per row.
+    The features of several views stand side by side. There are none if the net has no such layer or does not apply it
+    once, to one vector per row and view.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
@@ -23,5 +26,7 @@ def features_and_logits(net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
     finally:
         for hook in hooks:
             hook.remove()
-    fits = len(captured) == 1 and captured[0].ndim == 2 and len(captured[0]) == len(x)
-    return (captured[0] if fits else logits[:, :0]).detach(), logits
+    views = net.answering if isinstance(net, Views) else 1
+    if len(captured) != 1 or captured[0].ndim != 2 or len(captured[0]) != views * len(x):
+        return logits[:, :0].detach(), logits
+    return captured[0].detach().view(views, len(x), -1).movedim(0, 1).flatten(1), logits

@@ -16,6 +16,7 @@ from hge.experts.inputs import Standardise, draw_augmentation
 from hge.experts.joint.model import Evidence
 from hge.experts.networks import AutoencoderFactory, NetFactory, Shape
 from hge.experts.scores import Score, Space, build_score
+from hge.experts.views import Views, check_views
 from hge.experts.weight_average import WeightAverage
 
 COUNTS = ("rows", "rows_at_refresh")
@@ -41,10 +42,15 @@ class PoolSpec:
     """Add a sketch to a score that has a network."""
     scaled: bool = False
     """Standardise inputs: for each expert by its training rows, for the sketches by the first rows."""
+    views: int = 1
+    """Views of every input that experts tell apart in training, and over which answers are averaged (views.py)."""
+    answer_views: int = 0
+    """Views over which answers are averaged; 0: all of them."""
 
     def __post_init__(self) -> None:
         if self.augment and len(self.shape) != 3:
             raise ValueError(f"augment: got inputs of shape {self.shape}, expected (channels, height, width)")
+        check_views(self.shape, self.views, self.answer_views)
 
     def build_space(self, device: torch.device) -> Space:
         """Return the space that the sketches of all experts share."""
@@ -53,12 +59,21 @@ class PoolSpec:
     def build(self, keys: Keys, expert: int, device: torch.device, space: Space) -> tuple[nn.Module, Score]:
         """Return an untrained expert's network and score, their weights drawn by (seed, expert)."""
         with keys.seeded("weights", expert, device=device):
-            net = self.net(self.shape, self.outputs).to(device, torch.float32)
-            if self.scaled:
-                net = nn.Sequential(Standardise(self.shape).to(device), net)
+            net = self._build_net().to(device)
             net.eval()
             _drop_batch_counts(net)
             return net, self._build_score(keys, device, space)
+
+    def _build_net(self) -> nn.Module:
+        scaling = Standardise(self.shape) if self.scaled else None
+        if self.views > 1:
+            answering = self.answer_views or self.views
+            return Views(self._build_float_net, self.shape, self.outputs, self.views, answering, scaling=scaling)
+        net = self._build_float_net(self.shape, self.outputs)
+        return net if scaling is None else nn.Sequential(scaling, net)
+
+    def _build_float_net(self, shape: Shape, outputs: int) -> nn.Module:
+        return self.net(shape, outputs).to(torch.float32)
 
     def build_score(self, keys: Keys, expert: int, device: torch.device, space: Space) -> Score:
         """Return an untrained expert's score alone."""

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hge.experts.fast.cuda_graphs import Graphs, SideStream
 from hge.experts.fast.memory import ExpertStore
 from hge.experts.inputs import flip_and_crop, frozen_scaling
 from hge.experts.optim import clipping, gradient_norm, masked_step, network_mode
+from hge.experts.views import training_loss
 from hge.gating.switch_detection import LossStats
 
 STEPS_PER_LAUNCH = 4
@@ -93,7 +94,7 @@ class Steps:
                     self._compare_scores(rule.gates, inputs)
             x, limited = self.store.prepare_for_training(x)
             with self.store.autocast(), self._training_mode(len(x)):
-                loss = nn.functional.cross_entropy(self.store.net(flip_and_crop(x, augmentation)), y)
+                loss = training_loss(self.store.net, flip_and_crop(x, augmentation), y)
             with self.side_stream():
                 updated = self._compare_loss(rule, loss.detach())
             self.store.optimiser.zero_grad()
@@ -123,7 +124,7 @@ class Steps:
             before = self.store.running.clone()
             with self.store.autocast(), self._training_mode(len(x)), frozen_scaling(self.store.net):
                 x, _ = self.store.prepare_for_training(x)
-                loss = nn.functional.cross_entropy(self.store.net(flip_and_crop(x, augmentation)), y)
+                loss = training_loss(self.store.net, flip_and_crop(x, augmentation), y)
             self.store.optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             norm = gradient_norm([p.grad for p in self.store.weights if p.grad is not None])

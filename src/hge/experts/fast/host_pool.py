@@ -35,7 +35,8 @@ ROWS_KEPT = 256
 def build_fast_pool(spec: PoolSpec, keys: Keys, device: torch.device) -> StackedPool:
     """Return the fastest pool for these networks on this device."""
     factory = spec.net.func if isinstance(spec.net, partial) else spec.net
-    return (HostPool if factory is MLP and device.type == "cpu" else StackedPool)(spec, keys, device)
+    on_host = factory is MLP and spec.views == 1 and device.type == "cpu"
+    return (HostPool if on_host else StackedPool)(spec, keys, device)
 
 
 class Looked(NamedTuple):

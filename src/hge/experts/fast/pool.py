@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hge.core.randomness import Keys
 from hge.core.types import Batch
@@ -30,6 +30,7 @@ from hge.experts.joint.model import Evidence
 from hge.experts.optim import check_state, has_batch_norm, multiply_adds, network_mode
 from hge.experts.pool import Costs
 from hge.experts.pool_spec import COUNTS, PoolSpec, as_evidence, copy_tensors, count_tensors
+from hge.experts.views import training_loss
 from hge.gating.switch_detection import LossStats
 from hge.gating.tree import FloatArray
 
@@ -320,9 +321,8 @@ class StackedPool:
             self.store.autocast(),
             network_mode(self.store.eval_net, training=False, rows=len(x), batch_statistics=True),
         ):
-            return nn.functional.cross_entropy(
-                self.store.eval_net(flip_and_crop(self.store.prepare_for_training(x)[0], augmentation)), y
-            )
+            x = flip_and_crop(self.store.prepare_for_training(x)[0], augmentation)
+            return training_loss(self.store.eval_net, x, y)
 
     def _train_score_on_host(self, expert: int, step: int, batch: Batch) -> None:
         """Train a score that depends on the host on a batch on which its expert has been trained."""

@@ -42,22 +42,28 @@ REDUCE: dict[str, Callable[[Tensor], Tensor]] = {
     "first view": lambda features: features[:, 0],
     "mean over views": lambda features: features.mean(1),
 }
-WAYS = [  # features, their number per expert, their scale in the prior
-    (ALL, 128, 0.1),
-    ("first view", 128, 0.1),
-    ("mean over views", 128, 0.1),
-    ("mean over views", 512, 0.1),
-    ("mean over views", 512, 0.05),
-    ("mean over views", 512, 0.2),
-    (ALL, 512, 0.1),
-    (ALL, 512, 0.05),
-    (ALL, 1280, 0.05),
+WAYS = [  # features, their number per expert, their scale in the prior, averaged with those of the mirrored image?
+    (ALL, 128, 0.1, False),
+    ("first view", 128, 0.1, False),
+    ("mean over views", 512, 0.1, False),
+    (ALL, 512, 0.1, False),
+    (ALL, 512, 0.05, False),
+    (ALL, 512, 0.2, False),
+    (ALL, 1280, 0.05, False),
+    (ALL, 1280, 0.1, False),
+    (ALL, 512, 0.1, True),
+    (ALL, 1280, 0.1, True),
 ]
 
 
-def reduced(reduce: Callable[[Tensor], Tensor], views: int, net: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return features, reduced over the views, and logits."""
+def reduced(
+    reduce: Callable[[Tensor], Tensor], views: int, mirror: bool, net: nn.Module, x: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return features, reduced over the views, and logits; of the mirrored image as well if asked for."""
     features, logits = features_and_logits(net, x)
+    if mirror:
+        mirrored_features, mirrored_logits = features_and_logits(net, x.flip(-1))
+        features, logits = (features + mirrored_features) / 2, (logits + mirrored_logits) / 2
     return reduce(features.unflatten(1, (views, -1))), logits
 
 
@@ -132,15 +138,15 @@ def main() -> None:
     protocol = {"scenario": options.scenario, "part": "validation", "seed": config.seed, "views": options.views}
     protocol |= {"average": options.average, "lr": options.lr, "net": config.net, "epochs": options.epochs}
     protocol |= {"experts": len(learner.experts), "ms_per_batch": round(1000 * seconds / steps, 2)} | environment()
-    for reduce, features, scale in WAYS[: options.ways]:
-        fast_pool.features_and_logits = partial(reduced, REDUCE[reduce], options.views)  # type: ignore[assignment]
+    for reduce, features, scale, mirror in WAYS[: options.ways]:
+        fast_pool.features_and_logits = partial(reduced, REDUCE[reduce], options.views, mirror)  # type: ignore[assignment]
         model.MAX_FEATURES, model.FEATURE_SCALE = features, scale
         calibration.MAX_FEATURES_TOTAL = features * len(learner.experts)
         assert learner.calibration is not None
         learner.calibration._clear_cache()
         started = time.perf_counter()
         learner.calibration.fit()
-        way = {"features": reduce, "per expert": features, "scale": scale}
+        way = {"features": reduce, "per expert": features, "scale": scale, "mirror": mirror}
         way["seconds"] = round(time.perf_counter() - started, 1)
         rows.append(way | joint_accuracies(learner, scenario, options.views, scale))
         print(rows[-1], flush=True)

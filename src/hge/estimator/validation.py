@@ -39,11 +39,11 @@ def as_numpy(name: str, value: Any) -> Any:
 
 def check_rows(estimator: Any, X: Any, *, reset: bool) -> FloatRows:
     """Return X as a float32 copy, independent of the caller's array; raise an error if it is invalid."""
+    if not reset and _is_plain(X, estimator.n_features_in_) and not hasattr(estimator, "feature_names_in_"):
+        plain: FloatRows = X.astype(np.float32, order="C")  # scikit-learn's checks take longer than a training step
+        return plain
     with _naming("X"), np.errstate(over="ignore", invalid="ignore"):  # too large numbers are refused below
         X = as_numpy("X", X)
-        if not reset and _is_plain(X, estimator.n_features_in_) and not hasattr(estimator, "feature_names_in_"):
-            plain: FloatRows = X.astype(np.float32, order="C")  # scikit-learn's checks take longer than a training step
-            return plain
         x = (
             check_array(X, dtype=np.float32, allow_nd=True, input_name="X", estimator=estimator)
             if reset
@@ -63,11 +63,14 @@ def check_rows(estimator: Any, X: Any, *, reset: bool) -> FloatRows:
 
 def check_targets(y: Any, x: FloatRows) -> Labels:
     """Return y as one label per row; raise an error that names what is wrong."""
+    if _is_plain_target(y, len(x)):
+        plain: Labels = y
+        return plain
     with _naming("y"), np.errstate(invalid="ignore"):
         y = _as_integers(as_numpy("y", y))
         if _is_plain_target(y, len(x)):
-            plain: Labels = y
-            return plain
+            converted: Labels = y
+            return converted
         if hasattr(y, "__len__") and getattr(y, "ndim", 1) > 0 and len(y) != len(x):
             raise ValueError(f"y: got {len(y)} labels for {len(x)} rows of X, expected one label per row")
         _, labels = check_X_y(x, y, dtype=None, allow_nd=True, ensure_all_finite=False)  # checks y only

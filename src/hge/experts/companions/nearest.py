@@ -115,12 +115,17 @@ class NearestRows(LabelledRows):
     def _replace(self, x: FloatRows, y: Labels) -> None:
         places = []
         self._places_of(int(y.max()))
+        sizes = [len(own) for own in self._places]
+        most = max(sizes)
         for label in y.tolist():
-            own, crowded = self._places[label], max(self._places, key=len)
-            if len(own) == len(crowded):  # with the new row, its class is the most frequent one
-                crowded = own
-            places.append(crowded.popleft())
-            own.append(places[-1])
+            crowded = label  # with the new row, its class may be the most frequent one
+            if sizes[label] < most:
+                crowded = sizes.index(most)
+                sizes[crowded] -= 1
+                sizes[label] += 1
+                most = max(sizes)
+            places.append(self._places[crowded].popleft())
+            self._places[label].append(places[-1])
         self.arrival[places] = self._next_arrival + np.arange(len(y))
         self.x[places], self.y[places] = x, y
         if self.scale is None:

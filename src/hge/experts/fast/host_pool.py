@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import nan
+from math import isfinite, nan
 from typing import Any, NamedTuple
 
 import torch
@@ -154,9 +154,10 @@ class HostPool(StackedPool):
         """Update the network in the slot and its average; return False, and change nothing, if it is not finite."""
         gradients = self.slot.gradients(passed)
         norm = gradient_norm(gradients)
-        if not norm.isfinite():
+        length = float(norm)
+        if not isfinite(length):
             return False
-        if norm > MAX_GRADIENT_NORM:
+        if length > MAX_GRADIENT_NORM:
             torch._foreach_div_(gradients, clipping(norm))
         self.step(gradients)
         if self.slot.statistics is not None and passed.statistics is not None:
@@ -196,13 +197,15 @@ class LinearLayers:
     def __init__(self, net: nn.Module) -> None:
         leaves = [module for module in net.modules() if not list(module.children())]
         self.statistics = next((module.statistics for module in leaves if isinstance(module, Standardise)), None)
-        self.layers: list[tuple[Tensor, Tensor]] = []
+        self.layers: list[tuple[Tensor, Tensor, Tensor]] = []
+        """Weights, the same transposed, and biases."""
         self.rectified: list[bool] = []
         """Whether a ReLU follows each layer."""
         self.one = torch.ones(())
         for module in leaves:
             if isinstance(module, nn.Linear):
-                self.layers.append((module.weight.detach(), module.bias.detach()))
+                weight = module.weight.detach()
+                self.layers.append((weight, weight.t(), module.bias.detach()))
                 self.rectified.append(False)
             elif isinstance(module, nn.ReLU):
                 self.rectified[-1] = True
@@ -238,8 +241,8 @@ class LinearLayers:
     def _through(self, x: Tensor) -> list[Tensor]:
         """Return the inputs of each layer, and the outputs of the last."""
         passed = [x.flatten(1)]
-        for (weight, bias), rectified in zip(self.layers, self.rectified, strict=True):
-            outputs = torch.addmm(bias, passed[-1], weight.t())
+        for (_, transposed, bias), rectified in zip(self.layers, self.rectified, strict=True):
+            outputs = torch.addmm(bias, passed[-1], transposed)
             passed.append(outputs.relu_() if rectified else outputs)
         return passed
 

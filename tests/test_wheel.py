@@ -37,7 +37,7 @@ def test_wheel_holds_every_file_of_the_package(wheel: ZipFile) -> None:
         if path.suffix in {".py", ".j2"} or path.name == "py.typed"
     }
     assert "hge/py.typed" in wanted
-    assert "hge/reporting/templates/page.html.j2" in wanted
+    assert "hge/drawing/templates/page.html.j2" in wanted
     assert wanted <= set(wheel.namelist())
 
 

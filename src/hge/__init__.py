@@ -1,5 +1,6 @@
 """Gated Experts: learn for ever from a stream that nobody has labelled with tasks."""
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ __version__ = "0.1.0"
 __all__ = ["GatedExperts", "HgeWarning", "__version__"]
 
 _HOMES = {"GatedExperts": "hge.estimator.classifier", "HgeWarning": "hge.estimator.advice"}
+
+logging.getLogger("hge").addHandler(logging.NullHandler())  # silent unless the application configures logging
 
 
 def __getattr__(name: str) -> object:

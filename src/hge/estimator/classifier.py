@@ -11,19 +11,21 @@ import numpy as np
 import torch
 from sklearn.base import ClassifierMixin
 from sklearn.exceptions import NotFittedError
+from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import validate_data
 
 from hge.core.config import OnBadBatch
-from hge.core.events import BatchSkipped, Event
+from hge.core.events import BatchSkipped
 from hge.core.randomness import Keys
 from hge.estimator.advice import Advice
 from hge.estimator.build import assemble
 from hge.estimator.fair_lock import in_turn, learning_in_turn, lock_of
+from hge.estimator.inspection import Inspection
 from hge.estimator.memory_need import TooLargeError
 from hge.estimator.parameters import Parameters
 from hge.estimator.persistence import read_model, save_model, waiting_rows
 from hge.estimator.row_buffer import WaitingRows
-from hge.estimator.summaries import ExpertSummary, RecentEvents
+from hge.estimator.stream_record import StreamRecord
 from hge.estimator.validation import (
     FloatRows,
     Labels,
@@ -37,9 +39,8 @@ from hge.estimator.validation import (
     read_seed,
 )
 from hge.experts.networks import Shape
-from hge.gating.tree import FloatArray, IntArray, Tree
+from hge.gating.tree import FloatArray, IntArray
 from hge.learning.checkpoint import CheckpointError
-from hge.learning.learner import Learner
 from hge.learning.online import Routing
 from hge.learning.routing import Answerer
 from hge.learning.state import Snapshot, restore
@@ -51,13 +52,13 @@ BATCHES_PER_TURN = 16
 """Number of batches after which `partial_fit` yields its lock to waiting threads, between two batches."""
 
 
-class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
+class GatedExperts(ClassifierMixin, Inspection, Parameters):  # type: ignore[misc]
     """Task-free continual learning classifier: adds an expert when the data change, and keeps the old ones.
 
     Rows are learned in the given order, as a stream; task boundaries are not given. A gate selects the expert that
     predicts a row. Parameters changed after the first rows take effect at the next `fit`, except `routing`,
-    `mixture`, `batch_size` and `on_bad_batch`, which take effect immediately. A model may be shared between threads:
-    calls are served in turn, always between two batches.
+    `mixture`, `batch_size`, `on_bad_batch` and `on_event`, which take effect immediately. A model may be shared
+    between threads: calls are served in turn, always between two batches.
 
     All parameters are keyword-only and have defaults; they are documented in `__init__`.
 
@@ -67,6 +68,8 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
     experts_, n_experts_ : summaries of the experts, promoted and on probation, and their number.
     tree_ : the gate's tree of promoted experts.
     events_ : the last 1000 decisions, oldest first.
+    history_ : loss, bound and expert of the batches so far, in at most 1024 points; `plot` draws them.
+    rows_seen_, n_switches_ : number of rows received, and of changes of the expert in use.
     learner_ : the learner that `partial_fit` drives; use it to inspect the experts, their replay and networks.
     rows_waiting_ : number of rows that wait for a full batch.
     batches_skipped_ : number of calls of `partial_fit` that were skipped (`on_bad_batch="skip"`).
@@ -84,6 +87,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
     (2, True)
     """
 
+    __metadata_request__partial_fit = {"sample_weight": UNUSED}  # noqa: RUF012 - scikit-learn's form
     classes_: Labels
     input_shape_: Shape
     _waiting: WaitingRows
@@ -99,20 +103,21 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
         epochs = check_count("epochs", self.epochs)
         capacity = check_count("class_capacity", self.class_capacity)
         classes = check_labels(labels, np.unique(labels), closed=False, capacity=capacity)
-        self._start(X, x, classes, closed=False, events=RecentEvents())
+        self._start(X, x, classes, closed=False, events=StreamRecord())
         for _ in range(epochs):
             self._learn(x, labels)
         self.flush()
-        self._advice.give(x, self._learner, self._events)
-        return self
+        return self._advise(x)
 
     @learning_in_turn
-    def partial_fit(self, X: Rows, y: Rows, classes: Rows = None) -> GatedExperts:
+    def partial_fit(self, X: Rows, y: Rows, classes: Rows = None, sample_weight: None = None) -> GatedExperts:
         """Learn the rows as the next part of the stream.
 
         `classes`, the labels of the whole stream, is optional: it fixes the columns of `predict_proba`, and any other
-        label is an error. It has no effect on what is learned.
+        label is an error. It has no effect on what is learned. `sample_weight` is not supported.
         """
+        if sample_weight is not None:
+            raise ValueError("sample_weight: got weights, expected None; every row of the stream counts once")
         policy = check_choice("on_bad_batch", self.on_bad_batch, get_args(OnBadBatch))
         check_count("batch_size", self.batch_size)
         capacity = self._capacity if self._started else check_count("class_capacity", self.class_capacity)
@@ -130,8 +135,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
                 return self._skip(error, policy)
         self.classes_ = known
         self._learn(x, labels)
-        self._advice.give(x, self._learner, self._events)
-        return self
+        return self._advise(x)
 
     def fit_stream(self, stream: Iterable[tuple[Rows, Rows]]) -> GatedExperts:
         """Call `partial_fit` on each (X, y) of an iterable: a generator, a torch `DataLoader`, a message queue."""
@@ -146,6 +150,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
         check_count("batch_size", self.batch_size)
         self._learn_waiting(least=1)
         self._learner.end_stream()
+        self._events.deliver(self.on_event)
         return self
 
     @in_turn
@@ -163,7 +168,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
         """Load a model written by `save`; `partial_fit` continues exactly where it stopped.
 
         `changed` replaces saved parameters. Custom networks and classifiers are saved as weights only: pass them again
-        (`net=…`, `autoencoder=…`, `expert=…`).
+        (`net=…`, `autoencoder=…`, `expert=…`). `on_event` is not saved either; pass it again, or go without.
         """
         for name in changed:
             if name not in cls._get_param_names():
@@ -221,62 +226,6 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
         """Return the novelty of each row: higher means less like anything learned. Requires `joint=True`."""
         return self._answerer.unknown(self._rows(X))
 
-    @property
-    @in_turn
-    def experts_(self) -> list[ExpertSummary]:
-        """Summaries of the experts, in order of creation."""
-        self._check_started()
-        new, epsilon = self._learner.newcomers, self._learner.config.epsilon
-        return [
-            ExpertSummary(e.id, e.id not in new, e.batches_trained, e.losses.mean, e.losses.bound(epsilon))
-            for e in self._learner.active
-        ]
-
-    @property
-    def n_experts_(self) -> int:
-        """Number of experts."""
-        return len(self.experts_)
-
-    @property
-    @in_turn
-    def tree_(self) -> Tree:
-        """The gate's tree of promoted experts."""
-        self._check_started()
-        return self._learner.tree
-
-    @property
-    @in_turn
-    def events_(self) -> list[Event]:
-        """The last 1000 decisions, oldest first."""
-        self._check_started()
-        return list(self._events.kept)
-
-    @property
-    @in_turn
-    def learner_(self) -> Learner:
-        """The learner that `partial_fit` drives: its experts, their replay, their networks. Not locked, not a copy."""
-        self._check_started()
-        return self._learner
-
-    @property
-    @in_turn
-    def rows_waiting_(self) -> int:
-        """Number of rows that wait for a full batch; `flush` learns them as a smaller one."""
-        self._check_started()
-        return len(self._waiting)
-
-    @property
-    @in_turn
-    def rows_limited_(self) -> int:
-        """Number of rows that were far beyond the others, and were clipped in training."""
-        self._check_started()
-        return self._learner.rows_limited
-
-    @property
-    def batches_skipped_(self) -> int:
-        """Number of calls of `partial_fit` that were skipped."""
-        return self._events_so_far().skipped
-
     def __getstate__(self) -> dict[str, Any]:
         locks = ("_lock", "_learning_lock")
         return {name: value for name, value in super().__getstate__().items() if name not in locks}
@@ -284,19 +233,11 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
     def __sklearn_is_fitted__(self) -> bool:
         return self._started and self._learner.steps > 0
 
-    @property
-    def _started(self) -> bool:
-        return hasattr(self, "_learner")
-
-    def _check_started(self) -> None:
-        if not self._started:
-            raise NotFittedError("This GatedExperts has seen no rows yet. Call fit or partial_fit first.")
-
     def _become(self, snapshot: Snapshot, facts: dict[str, Any]) -> None:
         """Restore the state of a saved model."""
         kind, labels = facts["classes"]
         classes, shape = np.array(labels, dtype=np.dtype(kind)), tuple(facts["input_shape"])
-        events = RecentEvents(facts["skipped"])
+        events = StreamRecord.of(facts["record"], snapshot.tensors["history"])
         self._build(np.zeros((1, *shape), dtype=np.float32), facts["capacity"], Keys(facts["seed"]), events)
         restore(self._learner, snapshot)
         self._advice = Advice(**facts["advice"])
@@ -323,13 +264,16 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
             raise error
         self._events = self._events_so_far()
         self._events(BatchSkipped(self._learner.steps if self._started else 0, str(error).partition("\n")[0]))
+        self._events.deliver(self.on_event)
         return self
 
-    def _events_so_far(self) -> RecentEvents:
-        """Return the events, which may exist before the learner does: bad batches may come first."""
-        return self._events if hasattr(self, "_events") else RecentEvents()
+    def _advise(self, x: FloatRows) -> GatedExperts:
+        """Warn of what is new after these rows were learned, and deliver the last events."""
+        self._advice.give(x, self._learner, self._events)
+        self._events.deliver(self.on_event)
+        return self
 
-    def _start(self, X: Rows, x: FloatRows, classes: Labels, *, closed: bool, events: RecentEvents) -> None:
+    def _start(self, X: Rows, x: FloatRows, classes: Labels, *, closed: bool, events: StreamRecord) -> None:
         """Build an untrained learner for rows of this shape; on failure the old state is unchanged."""
         check_count("batch_size", self.batch_size)
         self._build(x, check_count("class_capacity", self.class_capacity), Keys(read_seed(self.random_state)), events)
@@ -337,7 +281,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
         self._outputs = {}
         self._closed, self._waiting, self.classes_ = closed, WaitingRows.none(x.shape[1:]), classes
 
-    def _build(self, x: FloatRows, capacity: int, keys: Keys, events: RecentEvents) -> None:
+    def _build(self, x: FloatRows, capacity: int, keys: Keys, events: StreamRecord) -> None:
         """Build an untrained learner for rows of this shape, and only then replace the old one."""
         learner = assemble(self, x, capacity, keys, events)
         self._fitted_with = self.get_params(deep=False)
@@ -349,6 +293,7 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
         # By first appearance, so that passing `classes` has no effect on learning.
         outputs = [self._outputs.setdefault(label, len(self._outputs)) for label in labels.tolist()]
         self._waiting.add(x, torch.tensor(outputs))
+        self._events.rows += len(x)
         self._learn_waiting(least=self.batch_size)
 
     def _learn_waiting(self, least: int) -> None:
@@ -357,7 +302,9 @@ class GatedExperts(ClassifierMixin, Parameters):  # type: ignore[misc]
             batches = self._waiting.leave(self.batch_size, least)
             with torch.inference_mode(False), torch.enable_grad():
                 for step in self._learner.learn_all(islice(batches, BATCHES_PER_TURN)):
+                    self._events.add(step)
                     self._advice.count(step.set_aside, len(self._learner.active))
+            self._events.deliver(self.on_event)
             lock_of(self).let_others_in()
         self._waiting.let_go()
 

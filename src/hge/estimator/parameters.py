@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from sklearn.base import BaseEstimator
 
 from hge.core.config import OnBadBatch, Precision, ScoreName
+from hge.core.events import Event
 from hge.experts.networks import AutoencoderFactory, NetFactory
 from hge.learning.online import Routing
 
@@ -31,6 +33,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         organisation: Literal["flat", "tree", "lca"] = "flat",
         max_experts: int = 0,
         on_bad_batch: OnBadBatch = "raise",
+        on_event: Callable[[Event], object] | None = None,
         memory_rows: int = 1000,
         label_evidence: bool = True,
         error_rate: float = 1e-4,
@@ -107,6 +110,10 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
             Whether `partial_fit` raises an error or skips the call, recording an event, if its rows cannot be learned
             (NaN, wrong shape, unknown labels, no rows). The model is unchanged either way. Invalid parameters always
             raise an error.
+        on_event : callable or None, default=None
+            Called with each event (`hge.core.events`) soon after it happened, between two batches. It may predict,
+            save or plot. If it raises an exception, so does `partial_fit`; the rows not yet learned wait for the next
+            call.
         memory_rows : int, default=1000
             Rows that each expert keeps. They are rehearsed; at prediction the nearest of them and a linear model are
             pooled with the network, by how right each has been. 0: the network alone.
@@ -180,6 +187,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         self.organisation = organisation
         self.max_experts = max_experts
         self.on_bad_batch = on_bad_batch
+        self.on_event = on_event
         self.memory_rows = memory_rows
         self.label_evidence = label_evidence
         self.error_rate = error_rate

@@ -20,7 +20,9 @@ from hge.learning.state import Snapshot, take_snapshot
 
 LONGEST_LABEL, MOST_CLASSES = 10_000, 10**6
 OBJECTS = {"net", "autoencoder", "expert"}
-"""Parameters that may be Python objects, which are not saved."""
+"""Parameters that may be Python objects, which are not saved: they must be passed to `load`."""
+CALLBACKS = {"on_event"}
+"""Parameters that are not saved, and need not be passed to `load`."""
 LABEL: Kind = (int, float, str, bool)
 FACTS: Kind = {
     "parameters": {"*": (int, float, str, bool, None)},
@@ -34,7 +36,10 @@ FACTS: Kind = {
     "features": int,
     "feature_names": [str],
     "seed": object,
-    "skipped": int,
+    "record": {
+        **dict.fromkeys(("rows", "switched", "skipped", "stride"), int),
+        **{name: [{"event": str, "*": (int, float, str, bool)}] for name in ("kept", "switches", "new")},
+    },
     "advice": {"*": (int, [(str, float)], None)},
 }
 """What is saved of an estimator beside its learner."""
@@ -49,14 +54,15 @@ def save_model(model: Any, folder: Path) -> None:
         labels = labels.astype(str)  # pandas stores strings as objects
     if labels.dtype.kind not in LABEL_KINDS:
         raise ValueError(f"labels: got {labels.dtype}, expected numbers or text to save them")
-    fitted, seed = model._fitted_with, model._learner.keys.seed
+    fitted = {name: value for name, value in model._fitted_with.items() if name not in CALLBACKS}
+    seed, (record, history) = model._learner.keys.seed, model._events.state()
     facts = {
         "parameters": {n: _json_value(n, value, seed) for n, value in fitted.items() if not _is_object(n, value)},
         "factories": [name for name, value in fitted.items() if _is_object(name, value)],
         "changed": {
             name: _json_value(name, value, seed)
             for name, value in model.get_params(deep=False).items()
-            if value is not fitted[name]
+            if name in fitted and value is not fitted[name]
         },
         "classes": [labels.dtype.str, labels.tolist()],
         "outputs": list(model._outputs.items()),
@@ -66,13 +72,13 @@ def save_model(model: Any, folder: Path) -> None:
         "features": model.n_features_in_,
         "feature_names": list(getattr(model, "feature_names_in_", ())),
         "seed": seed,
-        "skipped": model.batches_skipped_,
+        "record": record,
         "advice": asdict(model._advice),
     }
     snapshot = take_snapshot(model._learner)
     rows = model._waiting.rows
-    waiting = {"waiting.x": rows.x.contiguous(), "waiting.y": rows.y.contiguous()}
-    whole = Snapshot(snapshot.facts, snapshot.tensors | waiting, snapshot.experts)
+    own = {"waiting.x": rows.x.contiguous(), "waiting.y": rows.y.contiguous(), "history": history}
+    whole = Snapshot(snapshot.facts, snapshot.tensors | own, snapshot.experts)
     Checkpoints(folder, SAVED_MODEL).write(whole, facts)
 
 

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from hge.core.files import write_atomically
 from hge.experiments.evaluation_files import REPORT, read_evaluation
 from hge.reporting.figures.evaluation import accuracy_over_time, retention_figure
-from hge.reporting.run_report import render
+from hge.reporting.pages import render
 
 
 def write_evaluation_report(folder: Path) -> Path:

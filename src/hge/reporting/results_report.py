@@ -28,7 +28,8 @@ from hge.experiments.results import (
 from hge.reporting.figures.overview import accuracy_figure, soak_figure, speed_figure
 from hge.reporting.figures.run import gates_figure
 from hge.reporting.figures.stream import matrix_figure, stream_figure, timeline_figure
-from hge.reporting.run_report import ORGANISATIONS, render, trees_of
+from hge.reporting.pages import render
+from hge.reporting.run_report import ORGANISATIONS, trees_of
 from hge.reporting.tree_drawing import tree_svg
 
 MARKS = {"reproduced": "✓", "better": "▲", "worse": "▼", "unclear": "~", "differs": "≠", "not comparable": "○"}

@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from hge.core.event_text import describe_events
 from hge.core.files import read_json, write_atomically
+from hge.drawing.colours import colour_of
 from hge.experiments.prequential import has_tracked_accuracy
 from hge.experiments.run_files import RunRecord, read_result
 from hge.gating.tree import Tree
 from hge.reporting.figures.run import gates_figure, loss_figure, roc_figure, routing_figure, switch_figure
 from hge.reporting.figures.stream import matrix_figure, stream_figure
-from hge.reporting.tree_drawing import DrawnTree, colour_of, tree_svg
+from hge.reporting.pages import render
+from hge.reporting.tree_drawing import DrawnTree, tree_svg
 
 GATES = "gates.json"
 ORGANISATIONS = {
@@ -92,7 +94,7 @@ def _run_page(record: RunRecord) -> str:
         first_creation=created[0] if created else None,
         routing_svg=Markup(routing_figure(record, record.config["routing"])),
         tree_svg=Markup(tree_svg(drawn)) if record.config["learner"]["organisation"] == "lca" else None,
-        decisions=describe_events(record),
+        decisions=describe_events(record.events),
         stream_svg=Markup(stream_figure(record.result)) if has_tracked_accuracy(record.result) else None,
         matrix_svg=Markup(matrix_figure(record.result)) if has_tracked_accuracy(record.result) else None,
         colour_of=colour_of,
@@ -103,83 +105,3 @@ def _organise_page(result: dict[str, Any]) -> str:
     trees = {name: Markup(tree_svg(drawn)) for name, drawn in trees_of(result).items()}
     known = {name: about for name, about in ORGANISATIONS.items() if name in result["organisation"]}
     return render("organise.html.j2", result=result, protocol=result["protocol"], trees=trees, names=known)
-
-
-def render(template: str, **values: Any) -> str:
-    """Render a template."""
-    pages = Environment(
-        loader=PackageLoader("hge.reporting"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    page = pages.get_template(template).render(**values)
-    return page.encode("utf-8", "replace").decode()  # names of files need not be UTF-8
-
-
-def describe_events(record: RunRecord) -> list[dict[str, Any]]:
-    """Describe the run's decisions in sentences, in order; single outliers are shown only in the figure."""
-    events, lines = record.events, []
-    for index, event in enumerate(events):
-        text = _sentence(event, events[:index])
-        if text:
-            lines.append({"step": event["step"], "expert": event.get("expert"), "kind": event["event"], "text": text})
-    return lines
-
-
-def _sentence(event: dict[str, Any], before: list[dict[str, Any]]) -> str | None:
-    e: Any = event.get("expert")
-    match event["event"]:
-        case "loss_reviewed":
-            verdict = (
-                "above it: another task" if event["new_task"] else "not above it: the same task, and training continues"
-            )
-            return (
-                f"The loss stayed high. Expert {e}: {_shown(event['recent_loss'])} on the set-aside batches, "
-                f"{_shown(event['replay_loss'])} on its own replay. Z-score {_shown(event['z_score'])}, threshold "
-                f"{event['threshold']:g}: {verdict}."
-            )
-        case "expert_created":
-            if not event["batches"]:  # created by a baseline
-                return f"Expert {e} was created."
-            return (
-                f"Expert {e} was created and trained on the {event['batches']} set-aside batches. It is on probation."
-            )
-        case "expert_reused":
-            return (
-                f"The maximum number of experts is reached: expert {e}, with the lowest loss, was trained on the "
-                f"{event['batches']} batches."
-            )
-        case "batches_reclaimed":
-            return (
-                f"Expert {e}, in use until then, accepts {event['batches']} of the batches, which the gate had routed "
-                "to other experts. It was trained on them, and no expert was created."
-            )
-        case "expert_promoted":
-            return (
-                f"Expert {e} was promoted: on {event['rate']:.0%} of the batches that were compared its score was "
-                "lower than that of the expert that the gate would have selected."
-            )
-        case "expert_rolled_back":
-            return (
-                f"Expert {e} was rolled back to its last finite state, {event['batches']} batches earlier: its loss or "
-                "its weights were no longer finite."
-            )
-        case "shortlist_set":
-            return (
-                f"Of {event['experts']} experts, the {event['batch']} with the best sketches are queried for a batch, "
-                f"{event['row']} for a single row: enough to route the replay to its own experts."
-            )
-        case "expert_changed" if _was_in_use(e, before):
-            return (
-                f"The stream returned to expert {e}, which had been trained on this task before. No expert was created."
-            )
-    return None
-
-
-def _shown(value: float | None) -> str:
-    if value is None:
-        return "not finite"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _was_in_use(expert: int, before: list[dict[str, Any]]) -> bool:
-    """Return whether this expert was in use before, as opposed to just created."""
-    return expert == 0 or any(b["event"] == "expert_changed" and b["previous"] == expert for b in before)

@@ -6,8 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from html import escape
 
-from matplotlib import colormaps
-
+from hge.drawing.colours import colour_of
 from hge.gating.tree import ROOT, Node, Tree
 
 COLUMN, ROW, RADIUS = 46, 66, 15
@@ -32,12 +31,6 @@ class DrawnTree:
     def repeated(self) -> set[int]:
         """Experts that occur at more than one node."""
         return {e for e, places in Counter(n.expert for n in self.tree.nodes[1:]).items() if places > 1}
-
-
-def colour_of(number: int) -> str:
-    """Return one of twenty colours, the same in every figure."""
-    red, green, blue, _ = colormaps["tab10" if number < 10 else "tab20"](number % (10 if number < 10 else 20))
-    return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
 
 
 def tree_text(tree: Tree, node: int = ROOT, indent: str = "") -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from hge.reporting.figures.run import plain, svg_figure
-from hge.reporting.tree_drawing import colour_of
+from hge.drawing.colours import colour_of
+from hge.drawing.svg import plain, svg_figure
 
 OURS = "GatedExperts"
 CREATED, RETURNED = "#212529", "#e8590c"

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
+from hge.drawing.colours import BOUND, colour_of
+from hge.drawing.svg import svg_figure
 from hge.experiments.results import Line
-from hge.reporting.figures.run import BOUND, svg_figure
-from hge.reporting.tree_drawing import colour_of
 
 RECIPES = {"paper": colour_of(0), "best": colour_of(2), "default": colour_of(1)}
 MEGABYTE = 2**20

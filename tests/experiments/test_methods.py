@@ -41,7 +41,7 @@ def test_a_line_makes_a_learner_that_goes_on_where_it_was_stopped(name: str) -> 
     whole.end_stream()
     answers = build_answers(config, whole, len(scenario.tasks))
     assert len(answers) == len(scenario.tasks)
-    assert (len(set(map(id, answers))) > 1) == METHODS[name].given_tasks
+    assert (len(set(map(id, answers))) > 1) == METHODS[name].needs.task_ids
     routes = answers[0].route(torch.as_tensor(stream[0][1].x), "sample")
     assert answers[0].probabilities(stream[0][1].x, routes, scenario.classes).shape == (config.batch_size, 10)
 
@@ -55,7 +55,7 @@ def test_a_task_reaches_only_who_is_given_tasks() -> None:
             replace(config, method=name), scenario, keys, lambda event: None, lambda a=asked: a.append(0) or 0
         )
         list(learner.learn_all(batch for _, (_, batch) in zip(range(3), scenario.stream(32, 1, keys), strict=False)))
-        assert bool(asked) == METHODS[name].given_tasks, name
+        assert bool(asked) == METHODS[name].needs.task_ids, name
 
 
 @pytest.mark.slow

@@ -66,6 +66,10 @@ def test_a_run_without_checkpoints_leaves_none_of_another(tmp_path: Path) -> Non
         ("ge", "best"),
         ("separate", "default"),
         ("tame", "default"),
+        ("der++", "default"),
+        ("gdumb", "default"),
+        ("joint", "default"),
+        ("expert-gate", "default"),
     ],
 )
 def test_cut_off_twice_and_resumed(method: str, recipe: str, tmp_path: Path) -> None:

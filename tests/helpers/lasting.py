@@ -7,7 +7,7 @@ from typing import Any
 
 def lasting(result: dict[str, Any]) -> dict[str, Any]:
     """Return the result without timings, the description of the machine, and the schema version of its file."""
-    passing = ("samples_per_second", "protocol", "schema")
+    passing = ("samples_per_second", "training_seconds", "protocol", "schema")
     kept = {name: value for name, value in result.items() if name not in passing}
     if "cost" in kept:
         kept["cost"] = {name: _counted(value) for name, value in kept["cost"].items()}

@@ -1,1 +1,1 @@
-"""Baselines from the paper's tables, one method per file."""
+"""Methods of comparison, one per file."""

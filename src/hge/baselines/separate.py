@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hge.core.events import Emit, ExpertChanged, ExpertCreated, UpdateSkipped
 from hge.core.types import Batch
-from hge.experts.pool import ExpertPool
+from hge.experts.pool import Costs, ExpertPool, count_parameters
 from hge.gating.switch_detection import LossStats
 from hge.gating.tree import FloatArray, Routes, Tree
 from hge.learning.online import Answers, Routing, Setting, Step
@@ -59,6 +59,11 @@ class Separate:
     def rows_kept(self) -> int:
         """No rows are kept."""
         return 0
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights and statistics of all experts."""
+        return count_parameters(self.pool, len(self.experts))
 
     def learn_all(self, batches: Iterable[Batch]) -> Iterator[Step]:
         """Learn the batches in order, each with the expert of its task."""
@@ -106,6 +111,10 @@ class Separate:
 
     def end_stream(self) -> None:
         """Do nothing: no work is deferred."""
+
+    def costs(self) -> Costs:
+        """Count multiply-adds."""
+        return self.pool.costs()
 
     def answers(self) -> Answers:
         """Return an object that predicts test rows of the first task."""

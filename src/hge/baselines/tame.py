@@ -36,7 +36,7 @@ from hge.core.config import TameConfig
 from hge.core.events import Emit, ExpertChanged, ExpertCreated, UpdateSkipped
 from hge.core.randomness import Keys
 from hge.core.types import Batch
-from hge.experts.pool import ExpertPool
+from hge.experts.pool import Costs, ExpertPool, count_parameters
 from hge.experts.replay import Replay, ReplayBatch
 from hge.gating.tree import FloatArray, Routes, Tree
 from hge.learning.online import Answers, Routing, Setting, Step
@@ -129,6 +129,13 @@ class Tame:
         """Number of rows in the buffers, as far as the selector is trained on them."""
         return sum(min(expert.buffer.rows, self._share) for expert in self.experts)
 
+    @property
+    def parameters(self) -> int:
+        """Number of weights and statistics of all experts and the selector."""
+        return count_parameters(self.pool, len(self.experts)) + (
+            count_parameters(self.selector, 1) if self.selector else 0
+        )
+
     def learn(self, batch: Batch) -> Step:
         """Learn one batch of the stream and return the outcome."""
         batch = batch.to(self.pool.device)
@@ -162,6 +169,10 @@ class Tame:
             for part in torch.split(order, rows):
                 self.selector.train(0, Batch(x[part], expert[part]), step)
                 step += 1
+
+    def costs(self) -> Costs:
+        """Count multiply-adds."""
+        return self.pool.costs()
 
     def answers(self) -> Answers:
         """Return an object that predicts test rows."""

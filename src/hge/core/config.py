@@ -163,6 +163,23 @@ class TameConfig:
 
 
 @dataclass(frozen=True)
+class BaselineConfig:
+    """The other baselines (baselines/). A line of `experiments.methods.METHODS` may set its own values."""
+
+    memory: int = 0
+    """Rows that a replay method keeps. 0: as many as the replay of GE, `replay_capacity` batches for each task."""
+    logit_weight: float = 0.5
+    """DER, DER++: weight of the stored logits (α)."""
+    label_weight: float = 0.0
+    """DER++: weight of the stored labels (β). 0: DER."""
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        for name in ("memory", "logit_weight", "label_weight"):
+            _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+
+
+@dataclass(frozen=True)
 class RunConfig:
     """One run of one learner on one scenario: all settings that determine its outcome."""
 
@@ -215,6 +232,7 @@ class RunConfig:
     optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
     score: ScoreConfig = field(default_factory=ScoreConfig)
     tame: TameConfig = field(default_factory=TameConfig)
+    baseline: BaselineConfig = field(default_factory=BaselineConfig)
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -235,6 +253,7 @@ class RunConfig:
             "optimiser": OptimiserConfig,
             "score": ScoreConfig,
             "tame": TameConfig,
+            "baseline": BaselineConfig,
         }
         made = {name: _read_fields(kind, values[name]) for name, kind in parts.items() if name in values}
         return _read_fields(cls, {**values, **made})

@@ -68,22 +68,22 @@ def build_scenario(config: RunConfig, keys: Keys, data: Path | None) -> Scenario
 def build_learner(
     config: RunConfig, scenario: Scenario, keys: Keys, emit: Emit, current_task: Callable[[], int]
 ) -> OnlineLearner:
-    """Return the method's untrained learner; `current_task` is passed only to methods that are given tasks."""
+    """Return the method's untrained learner; `current_task` is passed only to methods that are given task ids."""
     method = METHODS[config.method]
     setting = Setting(
         config,
         keys,
         emit,
-        scenario.classes,
+        build_spec(config, scenario),
         lambda outputs: build_pool(config, replace(scenario, classes=outputs), keys),
-        current_task if method.given_tasks else no_task,
+        current_task if method.needs.task_ids else no_task,
     )
     return method.build(setting)
 
 
 def build_answers(config: RunConfig, learner: OnlineLearner, tasks: int) -> list[Answers]:
     """Return a predictor for each task; the same one for all, unless the method is given tasks."""
-    if METHODS[config.method].given_tasks:
+    if METHODS[config.method].needs.task_ids:
         return [cast(GivenTasks, learner).answers_for(task) for task in range(tasks)]
     return [learner.answers()] * tasks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hge.core.config import RunConfig, ScoreConfig
 
@@ -17,6 +17,32 @@ Configure = Callable[[RunConfig, float], RunConfig]
 
 
 @dataclass(frozen=True)
+class Needs:
+    """What a method requires besides a stream of batches. The runner gives it nothing that is not declared here.
+
+    >>> Needs(boundaries=True).told
+    'boundaries'
+    """
+
+    boundaries: bool = False
+    """Task boundaries in training: the learner is a `GivenBoundaries`."""
+    task_ids: bool = False
+    """Task ids in training and in testing: the learner is a `GivenTasks`."""
+    rows: Literal["none", "own", "memory", "all"] = "none"
+    """Rows of the stream that it keeps: none, as many as its own settings say, at most `Setting.memory`, or all."""
+    end_of_stream: bool = False
+    """The end of the stream, before which it cannot predict."""
+    passes: float = 1
+    """Rows that pass forward and backward through a network for each row of the stream; 0 if no gradient is used."""
+
+    @property
+    def told(self) -> str:
+        """What it is told about tasks and the stream."""
+        given = {"task ids": self.task_ids, "boundaries": self.boundaries, "end of stream": self.end_of_stream}
+        return ", ".join(name for name, is_given in given.items() if is_given) or "nothing"
+
+
+@dataclass(frozen=True)
 class Method:
     """Description of a method; its module is imported only when it is built."""
 
@@ -24,12 +50,14 @@ class Method:
     module: str
     """Module with a function `build` that returns an untrained learner (`hge.learning.online.OnlineLearner`)."""
     configure: Configure = lambda config, promotion_rate: config
-    given_tasks: bool = False
-    """Whether task boundaries are given in training, and task ids in testing."""
-    answers_any_time: bool = False
-    """Whether it can be tested in the middle of a stream."""
+    needs: Needs = Needs()
     learns_a_stream: bool = True
     """False for a separate experiment, which `runner.run` cannot run."""
+
+    @property
+    def answers_any_time(self) -> bool:
+        """Whether it can be tested in the middle of a stream."""
+        return self.learns_a_stream and not (self.needs.end_of_stream or self.needs.task_ids)
 
     def build(self, setting: Setting) -> OnlineLearner:
         """Return an untrained learner."""
@@ -56,19 +84,61 @@ def without_gate(config: RunConfig, promotion_rate: float) -> RunConfig:
     return replace(config, score=ScoreConfig())
 
 
+def with_autoencoder(config: RunConfig, promotion_rate: float) -> RunConfig:
+    """Use a plain autoencoder as the score, as Expert Gate does."""
+    return replace(config, score=ScoreConfig(name="autoencoder", kl_weight=0.0, variational=False))
+
+
+def dark_replay(logit_weight: float, label_weight: float) -> Configure:
+    """Return the settings of DER (`label_weight` 0) or DER++."""
+
+    def configure(config: RunConfig, promotion_rate: float) -> RunConfig:
+        baseline = replace(config.baseline, logit_weight=logit_weight, label_weight=label_weight)
+        return replace(without_gate(config, promotion_rate), baseline=baseline)
+
+    return configure
+
+
 def _learner(config: RunConfig, **changes: Any) -> RunConfig:
     return replace(config, learner=replace(config.learner, **changes))
 
 
 GATED = "hge.learning.gated"
+OWN_ROWS = Needs(rows="own")
+AT_THE_END = Needs(rows="memory", end_of_stream=True)
 METHODS: dict[str, Method] = {
-    "ge": Method("Gated Experts (Algorithm 1)", GATED, answers_any_time=True),
-    "ge-no-review": Method("Gated Experts without the review", GATED, without_review, answers_any_time=True),
-    "hge": Method("Hierarchically Gated Experts", GATED, in_a_hierarchy, answers_any_time=True),
+    "ge": Method("Gated Experts (Algorithm 1)", GATED, needs=OWN_ROWS),
+    "ge-no-review": Method("Gated Experts without the review", GATED, without_review, OWN_ROWS),
+    "hge": Method("Hierarchically Gated Experts", GATED, in_a_hierarchy, OWN_ROWS),
     "organise": Method(
         "Section 5.2: the same experts in several trees", "hge.experiments.tree_comparison", learns_a_stream=False
     ),
-    "tame": Method("TAME (Zhu et al. 2022)", "hge.baselines.tame", without_gate),
-    "separate": Method("an expert per task, which is given", "hge.baselines.separate", without_gate, given_tasks=True),
-    "naive": Method("one network, trained on", "hge.baselines.naive", without_gate, answers_any_time=True),
+    "tame": Method("TAME (Zhu et al. 2022)", "hge.baselines.tame", without_gate, Needs(rows="own", end_of_stream=True)),
+    "separate": Method(
+        "an expert per task, which is given",
+        "hge.baselines.separate",
+        without_gate,
+        Needs(task_ids=True),
+    ),
+    "naive": Method("one network, trained on", "hge.baselines.naive", without_gate),
+    "joint": Method(
+        "one network, trained on all rows at the end",
+        "hge.baselines.joint",
+        without_gate,
+        Needs(rows="all", end_of_stream=True),
+    ),
+    "er": Method("experience replay", "hge.baselines.er", without_gate, Needs(rows="memory", passes=2)),
+    "er-ace": Method("replay, asymmetric losses", "hge.baselines.er_ace", without_gate, Needs(rows="memory", passes=2)),
+    "der": Method("Dark Experience Replay", "hge.baselines.der", dark_replay(0.5, 0.0), Needs(rows="memory", passes=2)),
+    "der++": Method(
+        "Dark Experience Replay with labels",
+        "hge.baselines.der",
+        dark_replay(0.2, 0.5),
+        Needs(rows="memory", passes=3),
+    ),
+    "gdumb": Method("a balanced memory, learned at the end", "hge.baselines.gdumb", without_gate, AT_THE_END),
+    "expert-gate": Method(
+        "Expert Gate (Aljundi et al. 2017)", "hge.baselines.expert_gate", with_autoencoder, Needs(boundaries=True)
+    ),
 }
+"""Name -> method."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -24,13 +24,14 @@ from hge.data.scenarios import Scenario
 from hge.experiments.batch_feed import Feed
 from hge.experiments.build import build_answers, build_learner, build_scenario, check, check_resumable
 from hge.experiments.cost import ROWS, costs
+from hge.experiments.methods import METHODS
 from hge.experiments.metrics import Ledger, evaluate
 from hge.experiments.prequential import Tracker
 from hge.experiments.recipes import changes
 from hge.experiments.run_files import CHECKPOINTS, RUN, RunRecorder, commit, environment, read_finished
 from hge.experts.optim import deterministic_algorithms
 from hge.learning.checkpoint import Checkpoints, forget_checkpoints, has_checkpoint, read_checkpoint
-from hge.learning.online import OnlineLearner, Routing, Step
+from hge.learning.online import GivenBoundaries, OnlineLearner, Routing, Step
 from hge.learning.state import reading
 
 CHECKPOINT_EVERY = 2_000
@@ -89,7 +90,8 @@ def run(
             session.learn(recorder, on_step)
             speed = round(session.rows / session.seconds, 1)
             result = session.result()
-            result |= {"samples_per_second": speed, "protocol": protocol(config) | session.provenance}
+            result |= {"training_seconds": round(session.training_seconds, 3), "samples_per_second": speed}
+            result |= {"protocol": protocol(config) | session.provenance}
             recorder.result(result)
         session.delete_checkpoints()  # nothing is left to resume
     return result
@@ -126,6 +128,10 @@ class RunSession:
         """Lengths in bytes of the run's files at the last checkpoint; None for a new run."""
         self.seconds, self.rows = 0.0, 0
         """Time spent learning so far, and number of rows learned."""
+        self.clock = time.process_time if config.device == "cpu" else time.perf_counter
+        """Seconds of this process on a CPU, where other processes do not count; elapsed seconds on a GPU."""
+        self.training_seconds = 0.0
+        """Time spent learning, the end of the stream included, by that clock."""
         self.commits = [commit()]
         """Commits of the code, now and before interruptions; read at the start, since the files may change later."""
 
@@ -142,6 +148,7 @@ class RunSession:
             learner.restore(snapshot)
             self.skipped, self.files = extra["skipped"], extra["files"]
             self.seconds, self.rows = extra["seconds"], extra["rows"]
+            self.training_seconds = extra["training_seconds"]
             self.commits = [*(c for c in extra["commits"] if c != self.commits[-1]), self.commits[-1]]
             schedule = self.scenario.schedule(config.batch_size, config.epochs, Keys(config.seed))
             draws = enumerate(islice(schedule, learner.steps + len(self.skipped)))
@@ -169,7 +176,7 @@ class RunSession:
         """Learn the stream to its end."""
         feed = self.feed = self._feed()
         learner, ledger = self.learner, self.ledger
-        started = time.perf_counter() - self.seconds
+        started, clock_started = time.perf_counter() - self.seconds, self.clock() - self.training_seconds
         with interrupt_between_batches(feed):
             while not (ledger.runaway or feed.ended or feed.position >= self.total):
                 # The learner receives only the batches; the feed keeps their tasks for the ledger.
@@ -183,11 +190,13 @@ class RunSession:
                     if ledger.runaway:
                         break
                 recorder.events(feed.take_pending())
-                self.seconds = time.perf_counter() - started
+                self.seconds, self.training_seconds = time.perf_counter() - started, self.clock() - clock_started
                 if not ledger.runaway:
                     self._test_and_save(feed, recorder)
         self._check_end(feed)
+        started = self.clock()
         learner.end_stream()
+        self.training_seconds += self.clock() - started
 
     def result(self) -> dict[str, Any]:
         """Test the learner; return the metrics."""
@@ -206,9 +215,23 @@ class RunSession:
         learner, every = self.learner, self.checkpoint_every
         length = every - learner.steps % every if every else self.total
         if self.tracker is None:
-            return learner.learn_all(islice(feed, length))
+            return self._learn_all(islice(feed, length))
         length = min(length, self.tracker.until_next_test(feed.position))
-        return learner.learn_all(self._predict_first(self.tracker, feed, length))
+        return self._learn_all(self._predict_first(self.tracker, feed, length))
+
+    def _learn_all(self, batches: Iterator[Batch]) -> Iterator[Step]:
+        """Learn batches; only a method that declares the need for them is given task boundaries."""
+        if not METHODS[self.config.method].needs.boundaries:
+            return self.learner.learn_all(batches)
+        return self._learn_with_boundaries(cast(GivenBoundaries, self.learner), batches)
+
+    def _learn_with_boundaries(self, learner: GivenBoundaries, batches: Iterator[Batch]) -> Iterator[Step]:
+        """Learn batch by batch, and call `boundary()` before each whose task is not that of the previous one."""
+        for batch in batches:
+            past = self.ledger.task_of_step
+            if past and past[-1] != self.feed.current_task:
+                learner.boundary()
+            yield from learner.learn_all([batch])
 
     def _predict_first(self, tracker: Tracker, feed: Feed, length: int) -> Iterator[Batch]:
         """Return `length` batches; predict the first one before it is learned, if that is due."""
@@ -240,6 +263,7 @@ class RunSession:
             "files": recorder.position(),
             "commits": self.commits,
             "seconds": self.seconds,
+            "training_seconds": self.training_seconds,
             "rows": self.rows,
             "tracked": self.tracker.as_json() if self.tracker else None,
         }
@@ -298,12 +322,13 @@ def _figures(config: RunConfig, scenario: Scenario, learner: OnlineLearner, ledg
     }
     x = scenario.tasks[0].test.batch(torch.arange(min(len(scenario.tasks[0].test), ROWS))).x
     return {
-        "cost": costs(answers[0], learner.pool.costs(), figures, x, scenario.classes, config.test_batch_size),
+        "cost": costs(answers[0], learner.costs(), figures, x, scenario.classes, config.test_batch_size),
         **{f"accuracy_{r}": round(f.accuracy, 3) for r, f in figures.items()},
         **{f"gate_accuracy_{r}": round(f.gate_accuracy, 3) for r, f in figures.items()},
         "experts": len(learner.experts),
         "experts_unpromoted": len(learner.newcomers),
         "rows_kept": learner.rows_kept,
+        "parameters": learner.parameters,
         **{f"experts_queried_{r}": round(f.experts_queried, 3) for r, f in figures.items()},
         "switches_found": switches.found,
         "switches_missed": switches.missed,

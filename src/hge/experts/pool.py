@@ -126,6 +126,12 @@ class ExpertPool(Protocol):
         """Return `bytes_per_expert`, and the bytes of all experts as `device_bytes` and `host_bytes`."""
 
 
+def count_parameters(pool: ExpertPool, experts: int) -> int:
+    """Return the number of weights and statistics of all experts and their scores, without the optimisers' state."""
+    states = [pool.shared_state(), *(pool.state(expert) for expert in range(experts))]
+    return sum(t.numel() for state in states for name, t in state.items() if ".optimiser." not in name)
+
+
 def train_one_by_one(
     pool: ExpertPool,
     expert: int,

@@ -15,7 +15,7 @@ from hge.core.events import Emit
 from hge.core.randomness import Keys
 from hge.core.types import Batch
 from hge.experts.joint.calibration import Calibration
-from hge.experts.pool import ExpertPool, scorer, sketcher
+from hge.experts.pool import Costs, ExpertPool, count_parameters, scorer, sketcher
 from hge.experts.replay import Expert, ScoredReplays
 from hge.gating.promotion import Organisation
 from hge.gating.shortlist import Shortlist
@@ -95,6 +95,11 @@ class Learner:
         kept = sum(expert.replay.rows for expert in self.experts) + sum(len(entry.batch) for entry in self.recent)
         return kept + (0 if self.memory is None else self.memory.rows_kept)
 
+    @property
+    def parameters(self) -> int:
+        """Number of weights and statistics of all experts."""
+        return count_parameters(self.pool, len(self.experts))
+
     def learn_all(self, batches: Iterable[Batch]) -> Iterator[Step]:
         """Learn the batches in order; equivalent to `learn` on each, but in runs that the pool executes fast."""
         return learn_in_runs(self, batches)
@@ -132,6 +137,10 @@ class Learner:
         self._tell_limited_rows()
         if self.calibration is not None:
             self.calibration.fit()
+
+    def costs(self) -> Costs:
+        """Count multiply-adds."""
+        return self.pool.costs()
 
     def answers(self) -> Answers:
         """Return an object that predicts test rows."""

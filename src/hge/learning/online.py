@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import torch
 from torch import Tensor
 
 from hge.core.config import RunConfig
 from hge.core.events import Emit
 from hge.core.randomness import Keys
 from hge.core.types import Batch
-from hge.experts.pool import ExpertPool
+from hge.experts.pool import Costs, ExpertPool
+from hge.experts.pool_spec import PoolSpec
 from hge.gating.tree import FloatArray, Routes, Tree
 from hge.learning.state import Snapshot
 
@@ -39,10 +41,6 @@ class OnlineLearner(Protocol):
     """A method: Gated Experts or a baseline. It receives batches only; task ids stay with the runner."""
 
     @property
-    def pool(self) -> ExpertPool:
-        """The networks of the experts."""
-
-    @property
     def steps(self) -> int:
         """Number of batches learned so far."""
 
@@ -63,8 +61,15 @@ class OnlineLearner(Protocol):
         """Number of rows of the stream in memory."""
 
     @property
+    def parameters(self) -> int:
+        """Number of values that predictions are computed from: weights and statistics, without stored rows."""
+
+    @property
     def evaluations(self) -> Counter[str]:
         """Number of scores computed so far, by purpose."""
+
+    def costs(self) -> Costs:
+        """Count multiply-adds."""
 
     def learn_all(self, batches: Iterable[Batch]) -> Iterator[Step]:
         """Learn the batches in order.
@@ -84,6 +89,13 @@ class OnlineLearner(Protocol):
 
     def restore(self, snapshot: Snapshot) -> None:
         """Load a state into an untrained learner; raise a ValueError if it does not fit."""
+
+
+class GivenBoundaries(OnlineLearner, Protocol):
+    """A method that is given task boundaries in training: not which task begins, only that another one does."""
+
+    def boundary(self) -> None:
+        """Learn that the next batch is of another task than the last one."""
 
 
 class GivenTasks(OnlineLearner, Protocol):
@@ -117,13 +129,24 @@ class Setting:
     config: RunConfig
     keys: Keys
     emit: Emit
-    outputs: int
-    """Number of classes in the whole stream."""
+    spec: PoolSpec
+    """The network and the optimiser that all methods have in common."""
     build_pool: Callable[[int], ExpertPool]
     """Number of outputs -> an empty pool of networks with that many outputs."""
     current_task: Callable[[], int]
     """Returns the task of the batch drawn last, for methods that are given tasks; raises an error for others."""
 
+    @property
+    def device(self) -> torch.device:
+        """Device of the networks."""
+        return torch.device(self.config.device)
+
+    @property
+    def memory(self) -> int:
+        """Number of rows that a method may keep: as set, or as many as the replay of GE, one expert per task."""
+        config = self.config
+        return config.baseline.memory or config.learner.replay_capacity * config.batch_size * config.tasks
+
     def pool(self) -> ExpertPool:
         """Return an empty pool of experts with an output for every class."""
-        return self.build_pool(self.outputs)
+        return self.build_pool(self.spec.outputs)

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from hge.core.files import read_json, write_atomically
 from hge.data.catalogue import SCENARIOS
+from hge.experiments.methods import METHODS
 from hge.experiments.paper_tables import TITLES
 from hge.experiments.prequential import average_incremental_accuracy, forgetting, has_tracked_accuracy
 from hge.experiments.results import (
@@ -161,7 +162,8 @@ def _timeline(groups: Sequence[Group]) -> Markup | None:
 
 
 def _is_given_tasks(result: Result) -> bool:
-    return bool(result["protocol"]["method"] == "separate")  # the tasks are given, so nothing is detected
+    needs = METHODS[result["protocol"]["method"]].needs  # if tasks or boundaries are given, nothing is detected
+    return needs.task_ids or needs.boundaries
 
 
 def _trees(groups: Sequence[Group]) -> dict[str, dict[str, Markup]]:

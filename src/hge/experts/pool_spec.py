@@ -59,27 +59,18 @@ class PoolSpec:
     def build(self, keys: Keys, expert: int, device: torch.device, space: Space) -> tuple[nn.Module, Score]:
         """Return an untrained expert's network and score, their weights drawn by (seed, expert)."""
         with keys.seeded("weights", expert, device=device):
-<<<<<<< HEAD
-            net = self._build_net().to(device)
-            net.eval()
-            _drop_batch_counts(net)
-            return net, self._build_score(keys, device, space)
-=======
-            return self._build_net(device), self._build_score(keys, device, space)
+            return self._build_ready_net(device), self._build_score(keys, device, space)
 
     def build_net(self, keys: Keys, expert: int, device: torch.device) -> nn.Module:
         """Return an untrained expert's network alone."""
         with keys.seeded("weights", expert, device=device):
-            return self._build_net(device)
+            return self._build_ready_net(device)
 
-    def _build_net(self, device: torch.device) -> nn.Module:
-        net = self.net(self.shape, self.outputs).to(device, torch.float32)
-        if self.scaled:
-            net = nn.Sequential(Standardise(self.shape).to(device), net)
+    def _build_ready_net(self, device: torch.device) -> nn.Module:
+        net = self._build_net().to(device)
         net.eval()
         _drop_batch_counts(net)
         return net
->>>>>>> d693f78 (ER, ER-ACE, DER, DER++, GDumb, joint training and Expert Gate beside Gated Experts; what a method is told and keeps is declared)
 
     def _build_net(self) -> nn.Module:
         scaling = Standardise(self.shape) if self.scaled else None

@@ -146,9 +146,10 @@ class HostPool(StackedPool):
 
     def _inputs_of(self, expert: int, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
         """Return the inputs of a training step, and how many of them are too long."""
-        augmentation = self.spec.draw_augmentation(self.keys, expert, step, len(batch), self.device)
         x, limited = self.store.prepare_for_training(batch.x)
-        return flip_and_crop(x, augmentation), limited
+        if self.spec.augment:
+            x = flip_and_crop(x, self.spec.draw_augmentation(self.keys, expert, step, len(batch), self.device))
+        return x, limited
 
     def _update(self, expert: int, passed: ForwardPass) -> bool:
         """Update the network in the slot and its average; return False, and change nothing, if it is not finite."""

@@ -45,6 +45,18 @@ def digits_of(*tasks: tuple[int, ...], batches: int) -> Iterator[tuple[Any, Any]
             yield data.data[rows] / 16, data.target[rows]
 
 
+def fading(*tasks: tuple[int, ...], batches: int) -> Iterator[tuple[Any, Any]]:
+    """Batches of the digits of each task in turn; over half a visit, rows of the next become ever more frequent."""
+    data, rng = load_digits(), np.random.default_rng(10)
+    own = [np.flatnonzero(np.isin(data.target, task)) for task in tasks]
+    for place in np.arange(batches // 4, batches * len(tasks) - batches // 4):
+        before, part = divmod(place - batches // 4, batches)  # a visit begins after the middle of a change
+        share = np.clip((part - batches / 2) / (batches / 2), 0, 1)
+        after = min(before + 1, len(tasks) - 1)
+        rows = np.where(rng.random(32) < share, rng.choice(own[after], 32), rng.choice(own[before], 32))
+        yield data.data[rows] / 16, data.target[rows]
+
+
 def new_labels(tasks: int, batches: int) -> Iterator[tuple[Any, Any]]:
     """Tasks of two classes each, all different."""
     rng = np.random.default_rng(4)
@@ -108,6 +120,11 @@ TROUBLES: dict[str, tuple[dict[str, Any], partial[Stream], tuple[str, ...]]] = {
         partial(contradictory, 40, 80, 40),
         ('routing="stream"', "right after partial_fit", "cannot be right"),
     ),
+    "gradual": (
+        {},
+        partial(fading, (0, 1), (2, 3), (4, 5), batches=60),
+        ("no hard boundaries", "memory_rows", "max_experts=1"),
+    ),
 }
 
 
@@ -132,6 +149,7 @@ def test_trouble_is_said_once_with_its_remedy(case: str, monkeypatch: pytest.Mon
         pytest.param(partial(digits_of, *[(i, i + 1) for i in (0, 2, 4, 6, 8, 0)], batches=40), id="pairs"),
         pytest.param(partial(digits_of, *[(i,) for i in range(10)], (0,), batches=20), id="one class at a time"),
         pytest.param(partial(digits_of, (3,), (7,), (3,), batches=45), id="a class that returns"),
+        pytest.param(partial(digits_of, tuple(range(10)), batches=250), id="stationary"),
         pytest.param(partial(random_labels, 420), id="random labels"),
         pytest.param(partial(random_labels, 420, size=4), id="random labels, few rows a call"),
     ],
@@ -153,6 +171,15 @@ def test_a_limit_of_experts_is_a_decision(monkeypatch: pytest.MonkeyPatch) -> No
     assert [event.kind() for event in model.events_].count("batch_set_aside") > 60 * advice.REFUSED_SHARE
 
 
+@pytest.mark.slow
+def test_contradictory_tasks_with_hard_boundaries_are_not_gradual() -> None:
+    """The expert that was replaced still predicts some rows rightly, but never ever fewer of them."""
+    model = GatedExperts()
+    warned(model, contradictory(40, 80, 40, 80))
+    assert "gradual" not in [event.trouble for event in noticed(model)]
+    assert [event.kind() for event in model.events_].count("expert_changed") >= 3
+
+
 def test_rows_that_are_equal_within_calls_only_are_no_trouble() -> None:
     stream = ((np.full((32, 3), float(number)), np.arange(32) % 2) for number in range(10))
     assert warned(GatedExperts(**CHEAP, epsilon=100.0), stream) == []
@@ -167,6 +194,19 @@ def test_a_loaded_model_does_not_repeat_itself_and_counts_on(tmp_path: Path) -> 
     early.save(tmp_path / "late")
     for again in (GatedExperts.load(tmp_path / "late"), pickle.loads(pickle.dumps(early))):
         assert warned(again, constant(10)) == []
+
+
+@pytest.mark.slow
+def test_a_loaded_model_follows_a_change_to_its_end(tmp_path: Path) -> None:
+    model, stream = GatedExperts(), fading((0, 1), (2, 3), (4, 5), batches=60)
+    while len(model.partial_fit(*next(stream))._advice.left_rows) < 5:
+        pass
+    model.save(tmp_path / "model")
+    rest = list(stream)
+    again = GatedExperts.load(tmp_path / "model")
+    texts = [warned(m, rest) for m in (model, again)]
+    assert texts[0] == texts[1]
+    assert len(texts[0]) == 1
 
 
 def test_fit_warns_once_and_again_in_a_new_fit() -> None:

@@ -13,7 +13,9 @@ from hge.core.events import Emit, TroubleNoticed
 from hge.estimator.validation import FloatRows
 from hge.experts.inputs import MAX_DEVIATIONS
 from hge.experts.replay import Expert
+from hge.gating.gradual import evidence_of_fading
 from hge.learning.learner import Learner
+from hge.learning.online import Step
 from hge.learning.stream_memory import GATE, StreamMemory
 
 WINDOW, REFUSED_SHARE = 200, 0.125
@@ -29,6 +31,8 @@ MANY_EXPERTS, OFTEN_AFTER, BATCHES_PER_EXPERT = 50, 100, 5
 """Most experts; and, after some batches, the fewest batches per expert."""
 GATE_ROWS, GATE_BATCHES, GATE_SHARE = 299, 32, 0.6
 """Least rows and batches of the expert in use, and the share of its rows that the gate must send to it."""
+FOLLOWED, FEWEST_FOLLOWED, FADING = 24, 8, 7.0
+"""Batches after a change of the expert in use that are compared, the fewest, and the evidence (1000 to 1) needed."""
 
 
 class HgeWarning(UserWarning):
@@ -56,15 +60,49 @@ class Advice:
     """Batches learned at the last check for clipped values."""
     gate_checked: int = 0
     """Batches learned at the last comparison of the gate with the labels."""
+    in_use: int = 0
+    left: int | None = None
+    """The expert in use before the last change, while its predictions are followed."""
+    left_right: list[float] = field(default_factory=list)
+    """In each batch since then, how many rows it predicts rightly."""
+    left_rows: list[float] = field(default_factory=list)
+    """Their numbers of rows."""
+    faded: list[float] = field(default_factory=list)
+    """Of a change that was gradual: that expert, its share of right rows at first and at last, and the batches."""
 
-    def count(self, refused: bool, experts: int) -> None:
+    def count(self, step: Step, learner: Learner) -> None:
         """Count a batch that was learned or set aside; a new expert begins a new window."""
+        experts = len(learner.active)
         if experts != self.experts or self.batches >= WINDOW:
             self.experts, self.batches, self.refused = experts, 0, 0
         self.batches += 1
-        self.refused += refused
+        self.refused += step.set_aside
         if self.batches == WINDOW:
             self.most_refused = max(self.most_refused, self.refused)
+        if learner.memory is not None and not self.faded:  # without it several batches may be learned ahead
+            self._follow(step, learner)
+
+    def _follow(self, step: Step, learner: Learner) -> None:
+        """After the expert in use has changed, count the rows that the one before still predicts rightly."""
+        if learner.last_used != self.in_use:
+            self._judge_change()
+            self.left, self.in_use = self.in_use, learner.last_used
+        elif self.left is not None and len(learner.recent) and learner.recent.newest.step == step.step:
+            batch = learner.recent.newest.batch
+            right = learner.pool.logits(self.left, batch.x).argmax(dim=1) == batch.y
+            self.left_right.append(float(right.sum()))
+            self.left_rows.append(float(len(batch)))
+            if len(self.left_rows) == FOLLOWED:
+                self._judge_change()
+
+    def _judge_change(self) -> None:
+        """Decide whether the change that was followed was gradual; follow it no longer."""
+        right, rows = np.array(self.left_right), np.array(self.left_rows)
+        if self.left is not None and len(rows) >= FEWEST_FOLLOWED and evidence_of_fading(right, rows) > FADING:
+            third = len(rows) // 3
+            first, last = (right[part].sum() / rows[part].sum() for part in (slice(third), slice(-third, None)))
+            self.faded = [float(self.left), float(first), float(last), float(len(rows))]
+        self.left, self.left_right, self.left_rows = None, [], []
 
     def give(self, x: FloatRows, learner: Learner, emit: Emit) -> None:
         """Warn of what is new after these rows were learned; if a warning is made an error, the others follow later."""
@@ -193,6 +231,18 @@ def _contradicted_share(learner: Learner, expert: Expert, memory: StreamMemory) 
     return contradicted / rows
 
 
+def _gradual(advice: Advice, x: FloatRows, learner: Learner) -> str:
+    if _at_limit(learner) or not advice.faded:
+        return ""
+    expert, first, last, batches = advice.faded
+    return (
+        "This stream has no hard boundaries: the share of rows that "
+        f"expert {expert:.0f} predicts rightly fell little by little after another replaced it, from {first:.0%} to "
+        f"{last:.0%} in {batches:.0f} batches. Experts learn rows of both tasks. Set memory_rows higher, and compare "
+        "with one expert for all rows (max_experts=1)."
+    )
+
+
 def _at_limit(learner: Learner) -> bool:
     """Return whether `max_experts` is reached: a new task creates no expert, and an expert may have several tasks."""
     return len(learner.active) == learner.config.max_experts
@@ -206,6 +256,7 @@ CHECKS: dict[str, Callable[[Advice, FloatRows, Learner], str]] = {
     "many-experts": _many_experts,
     "often-new": _often_new,
     "gate": _gate,
+    "gradual": _gradual,
 }
 """By trouble: a function that returns the warning, or nothing."""
 

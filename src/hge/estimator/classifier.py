@@ -303,7 +303,7 @@ class GatedExperts(ClassifierMixin, Inspection, Parameters):  # type: ignore[mis
             with torch.inference_mode(False), torch.enable_grad():
                 for step in self._learner.learn_all(islice(batches, BATCHES_PER_TURN)):
                     self._events.add(step)
-                    self._advice.count(step.set_aside, len(self._learner.active))
+                    self._advice.count(step, self._learner)
             self._events.deliver(self.on_event)
             lock_of(self).let_others_in()
         self._waiting.let_go()

@@ -127,6 +127,11 @@ class RecentBuffer(Generic[T]):
         """The batch that arrived first."""
         return self.entries[0]
 
+    @property
+    def newest(self) -> RecentEntry[T]:
+        """The batch that arrived last."""
+        return self.entries[-1]
+
     def append(self, entry: RecentEntry[T]) -> None:
         """Add the newest batch."""
         self.entries.append(entry)

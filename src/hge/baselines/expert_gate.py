@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from hge.baselines.separate import Separate
-from hge.experts.pool import scorer
+from hge.experts.pool import count_parameters, scorer
 from hge.gating.tree import FloatArray, Routes
 from hge.learning.online import Answers, Routing, Setting
 from hge.learning.routing import ask
@@ -33,6 +33,11 @@ class ExpertGate(Separate):
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting.pool(), setting.emit, current_task=lambda: self.boundaries)
         self.boundaries = 0
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights of all experts and autoencoders."""
+        return count_parameters(self.pool, len(self.experts))
 
     def boundary(self) -> None:
         """Let the next batch start an expert."""

@@ -62,8 +62,8 @@ class Separate:
 
     @property
     def parameters(self) -> int:
-        """Number of weights and statistics of all experts."""
-        return count_parameters(self.pool, len(self.experts))
+        """Number of weights and statistics of all experts; their scores are not used."""
+        return count_parameters(self.pool, len(self.experts), scores=False)
 
     def learn_all(self, batches: Iterable[Batch]) -> Iterator[Step]:
         """Learn the batches in order, each with the expert of its task."""

@@ -131,10 +131,9 @@ class Tame:
 
     @property
     def parameters(self) -> int:
-        """Number of weights and statistics of all experts and the selector."""
-        return count_parameters(self.pool, len(self.experts)) + (
-            count_parameters(self.selector, 1) if self.selector else 0
-        )
+        """Number of weights and statistics of all experts and the selector; the scores are not used."""
+        experts = count_parameters(self.pool, len(self.experts), scores=False)
+        return experts + (count_parameters(self.selector, 1, scores=False) if self.selector else 0)
 
     def learn(self, batch: Batch) -> Step:
         """Learn one batch of the stream and return the outcome."""

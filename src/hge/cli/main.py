@@ -45,6 +45,11 @@ COMMANDS = {
         "gates_command",
         "Compare all scores on the same experts: how often each selects the right expert, and at what cost.",
     ),
+    "arena": LazyCommand(
+        "arena",
+        "arena_command",
+        "Compare methods on one stream: accuracy, forgetting, memory, cost, and what each is told.",
+    ),
     "reproduce": LazyCommand(
         "reproduce",
         "reproduce_command",

@@ -131,7 +131,7 @@ class RunSession:
         self.clock = time.process_time if config.device == "cpu" else time.perf_counter
         """Seconds of this process on a CPU, where other processes do not count; elapsed seconds on a GPU."""
         self.training_seconds = 0.0
-        """Time spent learning, the end of the stream included, by that clock."""
+        """Time spent learning by that clock, with the end of the stream and without tests on the way."""
         self.commits = [commit()]
         """Commits of the code, now and before interruptions; read at the start, since the files may change later."""
 
@@ -176,11 +176,12 @@ class RunSession:
         """Learn the stream to its end."""
         feed = self.feed = self._feed()
         learner, ledger = self.learner, self.ledger
-        started, clock_started = time.perf_counter() - self.seconds, self.clock() - self.training_seconds
+        started = time.perf_counter() - self.seconds
         with interrupt_between_batches(feed):
             while not (ledger.runaway or feed.ended or feed.position >= self.total):
                 # The learner receives only the batches; the feed keeps their tasks for the ledger.
-                for step in self._learn_segment(feed):
+                steps, begun = self._learn_segment(feed), self.clock()
+                for step in steps:
                     origin = feed.origins.popleft()
                     ledger.observe(origin.task, step, self.events)
                     recorder.step(origin.task, step, [*origin.skipped, *self.events])
@@ -190,7 +191,8 @@ class RunSession:
                     if ledger.runaway:
                         break
                 recorder.events(feed.take_pending())
-                self.seconds, self.training_seconds = time.perf_counter() - started, self.clock() - clock_started
+                self.seconds = time.perf_counter() - started
+                self.training_seconds += self.clock() - begun
                 if not ledger.runaway:
                     self._test_and_save(feed, recorder)
         self._check_end(feed)

@@ -126,10 +126,14 @@ class ExpertPool(Protocol):
         """Return `bytes_per_expert`, and the bytes of all experts as `device_bytes` and `host_bytes`."""
 
 
-def count_parameters(pool: ExpertPool, experts: int) -> int:
-    """Return the number of weights and statistics of all experts and their scores, without the optimisers' state."""
-    states = [pool.shared_state(), *(pool.state(expert) for expert in range(experts))]
-    return sum(t.numel() for state in states for name, t in state.items() if ".optimiser." not in name)
+def count_parameters(pool: ExpertPool, experts: int, *, scores: bool = True) -> int:
+    """Return the number of weights and statistics of all experts, without the optimisers' state.
+
+    With `scores`, those of the scores and what they share are counted, too.
+    """
+    states = [pool.state(expert) for expert in range(experts)] + ([pool.shared_state()] if scores else [])
+    own = ((name, tensor) for state in states for name, tensor in state.items() if ".optimiser." not in name)
+    return sum(tensor.numel() for name, tensor in own if scores or name.startswith("net."))
 
 
 def train_one_by_one(

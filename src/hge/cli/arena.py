@@ -1,0 +1,97 @@
+"""The `hge arena` command: methods side by side on one stream, as a table, as JSON and as a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from hge.cli.console import PlainConsole
+from hge.cli.data import DataFolder
+from hge.cli.jobs import EXECUTORS, JobPlace, run_jobs
+from hge.core.files import write_json
+from hge.experiments.arena import CONTESTANTS, arena_jobs, leaderboard
+from hge.experiments.jobs.plan import missing_jobs
+from hge.experiments.recipes import RECIPES
+from hge.experiments.results import read_results
+from hge.experiments.runner import CHECKPOINT_EVERY
+from hge.experts.optim import resolve_device
+from hge.reporting.arena_report import ARENA, CAPTION, COLUMNS, shown, write_arena
+
+console = PlainConsole()
+SHARED = (
+    *("scenario", "recipe", "tasks", "epochs", "batch_size", "test_batch_size"),
+    *("device", "precision", "versions", "threads", "machine"),
+)
+"""Fields of a run's protocol that all methods share."""
+
+
+def arena_command(
+    scenario: Annotated[str, typer.Argument(help="See `hge scenarios`.")],
+    methods: Annotated[
+        str, typer.Option(help=f"Some of {', '.join(CONTESTANTS)}, with commas.", show_default="all")
+    ] = ",".join(CONTESTANTS),
+    memory: Annotated[
+        list[int] | None,
+        typer.Option(min=0, help="Rows of replay memories; may be repeated. 0: as many as GE has in its replay."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Runs with seeds 0 to N - 1.")] = 1,
+    recipe: Annotated[str, typer.Option(help=f"{', '.join(RECIPES)}.")] = "default",
+    epochs_scale: Annotated[float, typer.Option(help="Multiplier of the recipe's epochs.")] = 1.0,
+    executor: Annotated[str, typer.Option(help=f"{' or '.join(EXECUTORS)}, as for `hge reproduce`.")] = "local",
+    ray_address: Annotated[str, typer.Option(help="Address of a cluster.", show_default="one on this machine")] = "",
+    workers: Annotated[int, typer.Option(min=1, help="Runs at a time; with ray: runs per GPU.")] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
+    data: DataFolder = None,
+    out: Annotated[Path | None, typer.Option(help="Output folder.", show_default="runs/arena/SCENARIO")] = None,
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", help="Change a setting of all methods: key=value; may be repeated.")
+    ] = None,
+    checkpoint_every: Annotated[int, typer.Option(min=1, help="Batches between checkpoints.")] = CHECKPOINT_EVERY,
+) -> None:
+    """Compare methods on one stream: accuracy, forgetting, memory, cost, and what each is told."""
+    if executor not in EXECUTORS:
+        raise ValueError(f"executor: got {executor!r}, expected one of {', '.join(EXECUTORS)}")
+    jobs = arena_jobs(
+        scenario,
+        [name.strip() for name in methods.split(",")],
+        memories=memory or [0],
+        seeds=seeds,
+        recipe=recipe,
+        epochs_scale=epochs_scale,
+        device=resolve_device(device),
+        assignments=assignments or [],
+    )
+    folder = out or Path("runs/arena") / scenario
+    results = folder / "results"
+    left = missing_jobs(jobs, read_results(results) if results.is_dir() else [])
+    place = JobPlace(executor, ray_address, workers, results, folder / "runs", data, checkpoint_every)
+    run_jobs(left, place, done=len(jobs) - len(left))
+    found = [result for result in read_results(results) if len(missing_jobs(jobs, [result])) < len(jobs)]
+    board = write_leaderboard(folder, found)
+    console.print(table_of(board))
+    console.print(f"Page: {write_arena(folder)}", soft_wrap=True)
+
+
+def write_leaderboard(folder: Path, results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Write arena.json; return its content."""
+    protocols = [result["protocol"] for result in results]
+    shared = {name: protocols[0][name] for name in SHARED}
+    commits = sorted({protocol["commit"] for protocol in protocols})
+    board = {"protocol": shared | {"commits": commits}, "methods": leaderboard(results)}
+    write_json(folder / ARENA, board)
+    return board
+
+
+def table_of(board: dict[str, Any]) -> Table:
+    """Build the table of the terminal."""
+    protocol = board["protocol"]
+    title = f"{protocol['scenario']}, {protocol['epochs']} epochs, recipe {protocol['recipe']}"
+    table = Table("method", *COLUMNS.values(), "told", title=title, padding=(0, 0))
+    table.columns[0].no_wrap = True
+    for row in board["methods"]:
+        table.add_row(row["method"], *(shown(row, name) for name in COLUMNS), row["told"])
+    table.caption = CAPTION
+    return table

@@ -10,19 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression, SGDClassifier
 from sklearn.naive_bayes import GaussianNB, MultinomialNB
 from sklearn.neural_network import MLPClassifier
 
-from helpers.digits import digits
+from helpers.digits import all_digits, digits
 from hge import GatedExperts
 from hge.core.events import ExpertRolledBack
 
 
 def pairs(model: GatedExperts) -> tuple[Any, Any]:
     """Learn the digits 0 and 1, then 2 and 3, …, half of the rows; return the other half."""
-    X, y = load_digits(return_X_y=True)
+    X, y = all_digits()
     for first in range(0, 10, 2):
         rows = np.flatnonzero((y // 2 == first // 2) & (np.arange(len(y)) % 2 == 0))
         for _ in range(2):

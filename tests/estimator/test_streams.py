@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
 
+from helpers.digits import all_digits
 from hge import GatedExperts
 from hge.data.drift_streams import DriftStream, noise, random_rbf, sine, stagger, visit
 
@@ -53,7 +53,7 @@ def test_a_stream_that_does_not_change_has_one_expert(concept: object) -> None:
 @pytest.mark.parametrize("calls", [7, 32])
 def test_predictions_change_nothing_that_is_learned(calls: int) -> None:
     """What is computed for a prediction is used again when the same rows are learned: it must be the same."""
-    X, y = load_digits(return_X_y=True)
+    X, y = all_digits()
     pairs = np.concatenate([np.flatnonzero(np.isin(y, pair))[:192] for pair in ((0, 1), (2, 3), (0, 1))])
     asked, silent = GatedExperts(), GatedExperts()
     for start in range(0, len(pairs), calls):
@@ -73,7 +73,7 @@ def test_predictions_change_nothing_that_is_learned(calls: int) -> None:
 @pytest.fixture(scope="module")
 def digit_by_digit() -> GatedExperts:
     """One pass over the ten digits, one after the other: four to six batches each."""
-    X, y = load_digits(return_X_y=True)
+    X, y = all_digits()
     order = np.argsort(y, kind="stable")
     model = GatedExperts()
     for start in range(0, len(y), 20):
@@ -83,14 +83,14 @@ def digit_by_digit() -> GatedExperts:
 
 @pytest.mark.slow
 def test_one_class_at_a_time_in_one_pass(digit_by_digit: GatedExperts) -> None:
-    X, y = load_digits(return_X_y=True)
+    X, y = all_digits()
     assert digit_by_digit.score(X, y) > 0.93  # all rows mixed, in one call
     assert min(digit_by_digit.score(X[y == k], y[y == k]) for k in range(10)) > 0.9
 
 
 @pytest.mark.slow
 def test_a_saved_model_predicts_the_same_and_learns_the_same(digit_by_digit: GatedExperts, tmp_path: Path) -> None:
-    X, y = load_digits(return_X_y=True)
+    X, y = all_digits()
     digit_by_digit.save(tmp_path / "model")
     loaded = GatedExperts.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict_proba(X), digit_by_digit.predict_proba(X))

@@ -29,7 +29,7 @@ from hge.experiments.runner import run
 def test_bad_rows_are_skipped_told_and_change_nothing(case: str) -> None:
     spoil, message = BAD_ROWS[case]
     X, y = (rows[:200] for rows in digits(low=True))
-    model, spared = (GatedExperts(on_bad_batch="skip").partial_fit(X[:50], y[:50], classes=range(10)) for _ in range(2))
+    model = GatedExperts(on_bad_batch="skip").partial_fit(X[:50], y[:50], classes=range(10))
     assert model.partial_fit(*spoil(X, y)) is model
     assert model.batches_skipped_ == 1
     event = model.events_[-1]
@@ -37,9 +37,15 @@ def test_bad_rows_are_skipped_told_and_change_nothing(case: str) -> None:
     assert event.step == 1
     with pytest.raises(ValueError, match=message):
         raise ValueError(event.reason)
-    for m in (model, spared):
-        m.partial_fit(X[50:], y[50:])
-    np.testing.assert_array_equal(model.predict_proba(X), spared.predict_proba(X))
+    np.testing.assert_array_equal(model.partial_fit(X[50:], y[50:]).predict_proba(X), spared_answers())
+
+
+@cache
+def spared_answers() -> Any:
+    """Return the probabilities of a model that learned the same rows and got no bad ones."""
+    X, y = (rows[:200] for rows in digits(low=True))
+    model = GatedExperts(on_bad_batch="skip").partial_fit(X[:50], y[:50], classes=range(10))
+    return model.partial_fit(X[50:], y[50:]).predict_proba(X)
 
 
 @pytest.mark.slow

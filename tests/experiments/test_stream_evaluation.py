@@ -144,16 +144,16 @@ def test_gated_experts_find_the_switch_and_keep_both_regimes() -> None:
 
 
 @pytest.mark.parametrize("name", available_methods())
-@pytest.mark.parametrize("names", [[0, 1, 2], ["red", "green", "blue"]])
-def test_every_method_learns_labels_of_any_kind(name: str, names: list[Any]) -> None:
+def test_every_method_learns_labels_of_any_kind_alike(name: str) -> None:
     rng = np.random.default_rng(1)
     codes = rng.integers(3, size=700)
     X = rng.normal(0, 0.3, (700, 3)) + 2 * np.eye(3)[codes]
-    y = np.array(names)[codes]
-    [result] = evaluate_stream(X, y, build_methods([name], X, y), segments=2).methods
-    assert result.accuracy > (25 if name in ("no-change", "majority") else 85)
-    again = evaluate_stream(X, y, build_methods([name], X, y), segments=2).methods[0]
-    assert again.correct.tolist() == result.correct.tolist()
+    numbers, words = (
+        evaluate_stream(X, y, build_methods([name], X, y), segments=2).methods[0]
+        for y in (codes, np.array(["blue", "green", "red"])[codes])
+    )
+    assert numbers.accuracy > (25 if name in ("no-change", "majority") else 85)
+    assert words.correct.tolist() == numbers.correct.tolist()
 
 
 def test_batches_smaller_than_those_of_gated_experts() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,20 @@ BAD_ROWS: dict[str, tuple[Callable[[Any, Any], tuple[Any, Any]], str]] = {
 }
 
 
+def all_digits() -> tuple[Any, Any]:
+    """Return all rows, as they are in the file, and their labels."""
+    X, y = _read()
+    return X.copy(), y.copy()
+
+
 def digits(low: bool | None = None) -> tuple[Any, Any]:
-    X, y = load_digits(return_X_y=True)
+    """Return rows of all digits, or of those below 5, or of the others."""
+    X, y = all_digits()
     keep = np.ones(len(y), bool) if low is None else (y < 5) == low
     return (X[keep] / 16).astype(np.float32), y[keep]
+
+
+@cache
+def _read() -> Any:
+    """Read the file, once: it takes as long as many a test."""
+    return load_digits(return_X_y=True)

@@ -6,6 +6,7 @@ import json
 import shutil
 import warnings
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,9 @@ from hge.learning.checkpoint import CheckpointError, Checkpoints, forget_checkpo
 from hge.learning.state import Snapshot, restore, take_snapshot
 
 
+@cache
 def snapshot(batches: int, name: str = "sticky") -> Snapshot:
+    """Return the snapshot of a learner after some batches; writing it changes nothing of it."""
     learner, _ = learner_of(SETTINGS[name], "stacked", MLP)
     list(learner.learn_all(BATCHES[:batches]))
     return take_snapshot(learner)

@@ -14,7 +14,7 @@ from hge.data.catalogue import SCENARIOS
 from hge.data.image_folder import read_image_folder
 from hge.data.scenario_builders import Request
 from hge.data.scenarios import Part, Scenario, Source, Task, mix, recur, revisit
-from hge.data.transforms import AsIs, Invert, ToColour, resize
+from hge.data.transforms import AsIs, Flatten, Invert, ToColour, resize
 
 DIGITS = ["split-digits", "permuted-digits", "recurring-digits"]
 
@@ -42,6 +42,15 @@ def test_streams_are_as_long_as_they_say(name: str) -> None:
     assert min(len(batch) for _, batch in batches) > 1
     assert {batch.x.dtype for _, batch in batches} == {torch.float32}
     assert 0 <= min(batch.x.min() for _, batch in batches) <= max(batch.x.max() for _, batch in batches) <= 1
+
+
+def test_images_need_not_be_flattened() -> None:
+    source = Source(torch.arange(8, dtype=torch.uint8).view(2, 1, 2, 2), torch.zeros(2, dtype=torch.int64))
+    rows, inverted = (Part(source, torch.arange(2), prepare) for prepare in (Flatten(), Invert()))
+    scenario = Scenario.in_order((Task(rows, rows, "rows"), Task(inverted, inverted, "inverted")), 1).as_images()
+    assert torch.equal(scenario.tasks[0].train.whole().x, source.x)
+    assert torch.equal(scenario.tasks[0].test.whole().x, source.x)
+    assert torch.equal(scenario.tasks[1].train.whole().x, 255 - source.x)
 
 
 def test_split_digits_pairs_all_classes_once() -> None:

@@ -255,6 +255,9 @@ def test_bad_rows_to_predict_are_named(case: str) -> None:
         ({"random_state": 1.5}, "random_state: got 1.5"),
         ({"epsilon": 10**400}, "epsilon: got 1000"),
         ({"promotion_window": 10**20}, "promotion_window: got 1000"),
+        ({"views": 0}, "views: got 0, expected a whole number, at least 1"),
+        ({"views": 65}, r"views: got 65, expected 1 to 64 for inputs of shape \(64,\)"),
+        ({"views": 2, "answer_views": 3}, "answer_views: got 3, expected 0 to 2, the number of views"),
     ],
 )
 def test_bad_parameters_are_named_and_the_old_model_stays(parameters: dict[str, Any], message: str) -> None:
@@ -479,7 +482,9 @@ def test_experts_may_be_organised_as_a_tree(organisation: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parameters", [{}, {"organisation": "tree"}, {"joint": True, "gate_score": "class-sketch"}])
+@pytest.mark.parametrize(
+    "parameters", [{}, {"organisation": "tree"}, {"joint": True, "gate_score": "class-sketch"}, {"views": 2}]
+)
 def test_a_saved_model_goes_on_as_if_nothing_had_happened(parameters: dict[str, Any], tmp_path: Path) -> None:
     low, high = digits(low=True), digits(low=False)
     words = np.array(["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"])

@@ -213,6 +213,8 @@ class RunConfig:
     """Precision of products on a GPU: tf32 rounds their inputs to 10 bits, bf16 computes in 8 bits (autocast)."""
     deterministic: bool = False
     """Make runs, resumed or not, bitwise reproducible on a GPU, too, where the fastest algorithms are not."""
+    images: bool = False
+    """Do not flatten images to rows where the scenario does: for convolutions on digits."""
     augment: bool = False
     """Train experts on randomly flipped and cropped images."""
     views: int = 1

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hge.core.randomness import Keys
 from hge.core.types import Batch
+from hge.data.transforms import AsIs, Flatten
 
 Draw = tuple[int, Tensor]
 """A task, and the positions of the training rows that form a batch."""
@@ -53,6 +54,10 @@ class Part:
         """Return the rows at these positions of the part."""
         rows = self.rows[positions.to(self.rows.device)]
         return Batch(self.prepare(self.source.x[rows]), self.source.y[rows] + self.label_offset)
+
+    def as_images(self) -> Part:
+        """Return the part with images that are not flattened to rows."""
+        return replace(self, prepare=AsIs()) if isinstance(self.prepare, Flatten) else self
 
     def whole(self) -> Batch:
         """Return all rows at once."""
@@ -112,6 +117,12 @@ class Scenario:
         sources = {id(part.source): part.source for part in parts}.values()
         rows = [torch.cat([part.rows for part in parts if part.source is source]) for source in sources]
         return sum(int(torch.unique(own).numel()) for own in rows)
+
+    def as_images(self) -> Scenario:
+        """Return the scenario with images that are not flattened to rows."""
+        return replace(
+            self, tasks=tuple(replace(t, train=t.train.as_images(), test=t.test.as_images()) for t in self.tasks)
+        )
 
     def batches(self, batch_size: int, epochs: int) -> int:
         """Return the length of the stream in batches."""

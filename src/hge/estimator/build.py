@@ -73,6 +73,8 @@ def _spec(model: Any, x: FloatRows, capacity: int) -> PoolSpec:
         bool(model.idle_on_host),
         shortlisted=model.organisation == "tree",
         scaled=check_choice("scale", model.scale, ("standard", "none")) == "standard",
+        views=check_count("views", model.views),
+        answer_views=check_count("answer_views", model.answer_views, least=0),
     )
 
 

@@ -25,6 +25,8 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         gate_score: ScoreName = "sketch",
         joint: bool = False,
         mixture: bool = False,
+        views: int = 1,
+        answer_views: int = 0,
         autoencoder: str | AutoencoderFactory = "mlp",
         batch_size: int = 32,
         epochs: int = 10,
@@ -63,7 +65,8 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        net : {"mlp", "mlp-wide", "mlp-relu-logits", "resnet18", "resnet18-cifar", "conv4"} or callable, default="mlp"
+        net : {"mlp", "mlp-wide", "mlp-relu-logits", "resnet18", "resnet18-cifar", "conv4", "conv4-narrow"} or
+              callable, default="mlp"
             Network of every expert, or a factory `(shape of one input, outputs) -> nn.Module` of a network that
             returns logits.
         expert : classifier or None, default=None
@@ -84,6 +87,12 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         mixture : bool, default=False
             Average the class probabilities of all experts, weighted by the joint score, instead of selecting one
             expert. Affects `predict` and `predict_proba`; requires `joint=True`.
+        views : int, default=1
+            Views of every input that an expert learns to tell apart beside the classes: up to four rotations of a
+            square image, or so many cyclic shifts of a row's features. Better on single images, above all with
+            `joint=True`; a training step then costs about `views` times as much.
+        answer_views : int, default=0
+            Views over which an answer is averaged; 0: all. 1 is the cheapest.
         autoencoder : {"mlp", "conv"} or callable, default="mlp"
             Network for `gate_score="autoencoder"`, or a factory `(shape of one input) -> nn.Module` with methods
             `encode` and `decode`.
@@ -179,6 +188,8 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         self.gate_score = gate_score
         self.joint = joint
         self.mixture = mixture
+        self.views = views
+        self.answer_views = answer_views
         self.autoencoder = autoencoder
         self.batch_size = batch_size
         self.epochs = epochs

@@ -162,10 +162,10 @@ def _signed(labels: Labels) -> Labels:
     return labels.astype(np.int64) if fits else labels
 
 
-def check_count(name: str, value: Any) -> int:
-    """Return an integer of at least 1, or raise an error that names the argument."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name}: got {value!r}, expected a whole number, at least 1")
+def check_count(name: str, value: Any, least: int = 1) -> int:
+    """Return an integer of at least `least`, or raise an error that names the argument."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name}: got {value!r}, expected a whole number, at least {least}")
     return int(value)
 
 

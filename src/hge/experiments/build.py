@@ -62,6 +62,8 @@ def build_scenario(config: RunConfig, keys: Keys, data: Path | None) -> Scenario
         scenario = mix(scenario, SCENARIOS[config.mix].build(other))
     if config.visits:
         scenario = revisit(scenario, config.visits)
+    if config.images:
+        scenario = scenario.as_images()
     return replace(scenario, blend=config.blend)
 
 

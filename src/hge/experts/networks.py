@@ -226,6 +226,7 @@ NETS: dict[str, NetFactory] = {
     "resnet18": ResNet18,
     "resnet18-cifar": partial(ResNet18, cifar_stem=True),
     "conv4": FourConvolutions,
+    "conv4-narrow": partial(FourConvolutions, width=32),
 }
 
 AUTOENCODERS: dict[str, AutoencoderFactory] = {"mlp": MLPVAE, "conv": ConvVAE}

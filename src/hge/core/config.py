@@ -172,11 +172,17 @@ class BaselineConfig:
     """DER, DER++: weight of the stored logits (α)."""
     label_weight: float = 0.0
     """DER++: weight of the stored labels (β). 0: DER."""
+    features: int = 2000
+    """RanPAC, RanDumb: number of random features."""
+    shrinkage: float = 1e-3
+    """SLDA, RanPAC, RanDumb: weight of the identity, relative to the mean variance."""
 
     def __post_init__(self) -> None:
         _check_types(self)
         for name in ("memory", "logit_weight", "label_weight"):
             _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        _require(self.features >= 1, "features", self.features, "at least 1")
+        _require(0 < self.shrinkage <= 1, "shrinkage", self.shrinkage, "above 0 and at most 1")
 
 
 @dataclass(frozen=True)

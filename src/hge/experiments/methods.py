@@ -106,6 +106,7 @@ def _learner(config: RunConfig, **changes: Any) -> RunConfig:
 GATED = "hge.learning.gated"
 OWN_ROWS = Needs(rows="own")
 AT_THE_END = Needs(rows="memory", end_of_stream=True)
+CLOSED_FORM = Needs(passes=0)
 METHODS: dict[str, Method] = {
     "ge": Method("Gated Experts (Algorithm 1)", GATED, needs=OWN_ROWS),
     "ge-no-review": Method("Gated Experts without the review", GATED, without_review, OWN_ROWS),
@@ -140,5 +141,9 @@ METHODS: dict[str, Method] = {
     "expert-gate": Method(
         "Expert Gate (Aljundi et al. 2017)", "hge.baselines.expert_gate", with_autoencoder, Needs(boundaries=True)
     ),
+    "ncm": Method("nearest class mean of the pixels", "hge.baselines.ncm", without_gate, CLOSED_FORM),
+    "slda": Method("streaming LDA of the pixels", "hge.baselines.slda", without_gate, CLOSED_FORM),
+    "ranpac": Method("ridge regression on random features", "hge.baselines.ranpac", without_gate, CLOSED_FORM),
+    "randumb": Method("streaming LDA of random features", "hge.baselines.randumb", without_gate, CLOSED_FORM),
 }
 """Name -> method."""

@@ -34,7 +34,7 @@ def test_wheel_holds_every_file_of_the_package(wheel: ZipFile) -> None:
     wanted = {
         path.relative_to(source).as_posix()
         for path in (source / "hge").rglob("*")
-        if path.suffix in {".py", ".j2"} or path.name == "py.typed"
+        if path.suffix in {".py", ".j2", ".html"} or path.name == "py.typed"
     }
     assert "hge/py.typed" in wanted
     assert "hge/drawing/templates/page.html.j2" in wanted

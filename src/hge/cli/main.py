@@ -75,6 +75,16 @@ COMMANDS = {
         "evaluate_command",
         "Compare Gated Experts with other methods on your stream, and write result.json and report.html.",
     ),
+    "serve": LazyCommand(
+        "serve",
+        "serve_command",
+        "Serve a model over HTTP: it predicts, learns on, and survives being killed.",
+    ),
+    "watch": LazyCommand(
+        "watch",
+        "watch_command",
+        "Show a run's folder, finished or not, or a served model on a page that grows as the stream goes.",
+    ),
     "scenarios": LazyCommand(
         "scenarios",
         "scenarios_command",

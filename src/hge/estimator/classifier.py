@@ -137,6 +137,11 @@ class GatedExperts(ClassifierMixin, Inspection, Parameters):  # type: ignore[mis
         self._learn(x, labels)
         return self._advise(x)
 
+    @in_turn
+    def check_batch(self, X: Rows, y: Rows) -> None:
+        """Raise the ValueError or TypeError that `partial_fit` would raise for these rows; change nothing."""
+        self._read(X, y, None, self._capacity if self._started else check_count("class_capacity", self.class_capacity))
+
     def fit_stream(self, stream: Iterable[tuple[Rows, Rows]]) -> GatedExperts:
         """Call `partial_fit` on each (X, y) of an iterable: a generator, a torch `DataLoader`, a message queue."""
         for X, y in stream:

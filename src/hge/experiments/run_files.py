@@ -11,6 +11,7 @@ import os
 import platform
 import re
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from hge.learning.online import Step
 
 EVENTS, TRACE = "events.jsonl", "trace.csv"
 CONFIG, RESULT, REPORT, CHECKPOINTS = "config.json", "result.json", "report.html", "checkpoints"
+FLUSH_EVERY = 0.5
+"""Seconds after which what was written can be read by others, such as `hge watch`."""
 TRACE_COLUMNS = ("step", "task", "expert", "loss", "bound", "set_aside", "queried")
 
 
@@ -68,6 +71,7 @@ class RunRecorder:
         if resume_at is None:
             self._trace.writerow(TRACE_COLUMNS)
         sync_folder(folder)  # a checkpoint will rely on these files
+        self._flushed = time.monotonic()
 
     def position(self) -> dict[str, int]:
         """Flush everything to disk; return the lengths of the files in bytes."""
@@ -93,6 +97,11 @@ class RunRecorder:
         loss, bound = f"{step.loss:.6g}", f"{step.bound:.6g}"
         with _named(self._trace_file):
             self._trace.writerow((step.step, task, step.expert, loss, bound, int(step.set_aside), step.queried))
+        if time.monotonic() - self._flushed > FLUSH_EVERY:
+            self._flushed = time.monotonic()
+            for file in (self._events, self._trace_file):
+                with _named(file):
+                    file.flush()
 
     def events(self, events: Sequence[Event]) -> None:
         """Append events."""

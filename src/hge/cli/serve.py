@@ -1,0 +1,106 @@
+"""The `hge serve` command: a model behind HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hge.cli.console import PlainConsole
+
+console = PlainConsole()
+
+
+def serve_command(
+    folder: Annotated[Path, typer.Argument(help="Folder of a saved model, or a new one.", show_default=False)],
+    host: Annotated[
+        str, typer.Option(help="Address to listen at; others than this machine's need HGE_TOKEN.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 for any free one.")] = 8000,
+    parameter: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Parameter of a new model, as in GatedExperts; repeatable."),
+    ] = None,
+    save_every: Annotated[int, typer.Option(min=1, help="Rows learned between two saves of the model.")] = 2000,
+    waiting_rows: Annotated[int, typer.Option(min=1, help="Most predicted rows that wait for their labels.")] = 10_000,
+    body_bytes: Annotated[int, typer.Option(min=1024, help="Largest request, in bytes.")] = 2**23,
+) -> None:
+    """Serve a model over HTTP: it predicts, learns on, and survives being killed.
+
+    POST /predict, /learn and /label; GET /experts, /events, /metrics, /healthz; a live page at /, the interface at
+    /docs. Requests that learn need the token in HGE_TOKEN; without that variable one is made and shown.
+    """
+    try:
+        import uvicorn
+
+        from hge.serving.app import build_app
+    except ModuleNotFoundError as error:
+        raise ValueError(f"hge serve needs {error.name}; install it with: pip install 'hge[serve]'") from None
+    from hge.serving.event_stream import EventStream
+    from hge.serving.service import ModelService, ServiceSettings
+
+    token = _token(host)
+    listener = _listen(host, port)
+    events = EventStream()
+    settings = ServiceSettings(save_every, waiting_rows)
+    service = ModelService(folder, dict(map(_parameter, parameter or [])), settings, events)
+    config = uvicorn.Config(
+        build_app(service, events, token, body_bytes), log_level="warning", timeout_graceful_shutdown=3
+    )
+    console.print(f"Serving {folder} ({service.rows_seen:,} rows learned) at {_url(listener)}", soft_wrap=True)
+    try:
+        uvicorn.Server(config).run(sockets=[listener])
+    except KeyboardInterrupt:
+        console.print("Saved.")
+
+
+def _token(host: str) -> str:
+    given = os.environ.get("HGE_TOKEN")
+    if given:
+        return given
+    if not _is_loopback(host):
+        raise ValueError(f"host: got {host}, which others can reach, without HGE_TOKEN; expected a token of your own")
+    token = secrets.token_urlsafe(18)
+    console.print(f"Token for requests that learn (set HGE_TOKEN to choose one): {token}", soft_wrap=True)
+    return token
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=256)
+    except OSError as error:
+        raise ValueError(f"host, port: got {host}:{port}, {error.strerror or error}; expected a free one") from None
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _parameter(text: str) -> tuple[str, Any]:
+    """Read NAME=VALUE; the value is JSON, or a text.
+
+    >>> _parameter("max_experts=20"), _parameter("organisation=lca")
+    (('max_experts', 20), ('organisation', 'lca'))
+    """
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"set: got {text!r}, expected NAME=VALUE")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value

@@ -1,0 +1,56 @@
+"""The live page, and the form of the state that it shows: of a served model, or of a run's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from hge.core.event_text import describe_events
+from hge.drawing.colours import colour_of
+
+DECISIONS = 100
+"""Last decisions that are shown."""
+COLUMNS = ("step", "expert", "loss", "bound", "set_aside")
+
+
+def live_page() -> str:
+    """Return the page; it loads nothing but `live`, beside it, again and again."""
+    return (files("hge.serving") / "pages" / "live.html").read_text(encoding="utf-8")
+
+
+def state(
+    history: Mapping[str, np.ndarray[Any, np.dtype[np.float64]]],
+    events: Iterable[Mapping[str, Any]],
+    experts: list[dict[str, Any]],
+    tree: list[list[int]],
+    *,
+    title: str,
+    status: str,
+    rows: int | None,
+    switches: int,
+    accuracy: float | None,
+) -> dict[str, Any]:
+    """Return a state as JSON values; `rows` is None where only batches are counted."""
+    columns = {name: [_number(value) for value in history[name].tolist()] if history else [] for name in COLUMNS}
+    ids = sorted({int(expert) for expert in columns["expert"]} | {expert["id"] for expert in experts})
+    return {
+        "title": title,
+        "status": status,
+        "accuracy": accuracy,
+        "rows": rows,
+        "batches": int(columns["step"][-1]) + 1 if columns["step"] else 0,
+        "switches": switches,
+        "experts": [{name: _number(value) for name, value in expert.items()} for expert in experts],
+        "tree": tree,
+        "history": columns,
+        "decisions": describe_events(events)[-DECISIONS:],
+        "colours": {str(expert): colour_of(expert) for expert in ids},
+    }
+
+
+def _number(value: Any) -> Any:
+    return None if isinstance(value, float) and not isfinite(value) else value

@@ -1,0 +1,142 @@
+"""What was acknowledged is there after a crash: the journal, the model, the rows that wait for labels."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import numpy as np
+import pytest
+
+from helpers.digits import digits
+from helpers.served import served
+from hge import GatedExperts
+from hge.serving.journal import Journal
+from hge.serving.service import ModelService, ServiceSettings
+from hge.serving.waiting_room import Visit
+
+ROWS = 32
+
+
+def recurring() -> tuple[Any, Any]:
+    """Digits 0 to 4, then 5 to 9, then 0 to 4 again."""
+    parts = [digits(low) for low in (True, False, True)]
+    return np.concatenate([X[:480] for X, _ in parts]), np.concatenate([y[:480] for _, y in parts])
+
+
+def test_a_record_that_was_cut_off_is_forgotten_and_a_damaged_one_is_an_error(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal")
+    for number in range(3):
+        journal.append({"number": number})
+    journal.close()
+    whole = (tmp_path / "journal").read_bytes()
+    start_of_last = len(whole) - len(whole.splitlines(keepends=True)[-1])
+    for length in range(start_of_last, len(whole)):
+        (tmp_path / "journal").write_bytes(whole[:length])
+        again = Journal(tmp_path / "journal")
+        assert again.records == [{"number": 0}, {"number": 1}]
+        again.append({"number": 5})
+        again.close()
+        last = Journal(tmp_path / "journal")
+        assert last.records[-1] == {"number": 5}
+        last.close()
+    (tmp_path / "journal").write_bytes(whole.replace(b'"number":1', b'"number":7'))
+    with pytest.raises(ValueError, match="line 2 is damaged"):
+        Journal(tmp_path / "journal")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("save_every", [200, 10_000])
+def test_a_service_goes_on_after_crashes_as_if_there_were_none(tmp_path: Path, save_every: int) -> None:
+    X, y = recurring()
+    plain, answers, expected = GatedExperts(), [], []
+    service = ModelService(tmp_path / "model", settings=ServiceSettings(save_every))
+    for start in range(0, len(X), ROWS):
+        rows, labels = X[start : start + ROWS], y[start : start + ROWS].tolist()
+        predicted = service.predict(rows).labels if start else None
+        service.wait(str(start), Visit(rows, predicted))
+        if start // ROWS % 7 == 3:
+            service.let_go()
+            service = ModelService(tmp_path / "model", settings=ServiceSettings(save_every))
+        assert service.label(str(start), labels) == ROWS
+        if start // ROWS % 7 == 5:
+            service.let_go()
+            service = ModelService(tmp_path / "model", settings=ServiceSettings(save_every))
+        if start:
+            answers.append(predicted)
+            expected.append(plain.predict(rows).tolist())
+        plain.partial_fit(rows, y[start : start + ROWS])
+    assert answers == expected
+    assert service.labelled == len(X) - ROWS
+    assert service.right == sum(
+        int((np.array(a) == b).sum()) for a, b in zip(answers, np.split(y[ROWS:], 44), strict=True)
+    )
+    np.testing.assert_array_equal(service.model.predict_proba(X), plain.predict_proba(X))
+    service.close()
+    np.testing.assert_array_equal(GatedExperts.load(tmp_path / "model").predict_proba(X), plain.predict_proba(X))
+
+
+@pytest.mark.slow
+def test_a_model_older_than_the_journal_is_refused(tmp_path: Path) -> None:
+    X, y = digits(True)
+    service = ModelService(tmp_path / "model", settings=ServiceSettings(save_every=64))
+    for start in (0, 64):
+        service.learn(X[start : start + 64], y[start : start + 64].tolist())
+    service.let_go()
+    newest = max((tmp_path / "model").glob("checkpoint-*.json"), key=lambda path: int(path.stem.partition("-")[2]))
+    newest.write_text("{}")
+    with (
+        pytest.warns(UserWarning, match="trying the checkpoint before it"),
+        pytest.raises(ValueError, match="got a model of 64 rows, expected at least 128"),
+    ):
+        ModelService(tmp_path / "model")
+
+
+def test_parameters_are_those_of_the_first_start(tmp_path: Path) -> None:
+    ModelService(tmp_path / "model", {"batch_size": 8}).let_go()
+    service = ModelService(tmp_path / "model")
+    assert service.model.batch_size == 8
+    with pytest.raises(ValueError, match="in use by process"):
+        ModelService(tmp_path / "model")
+    service.let_go()
+    with pytest.raises(ValueError, match=r"batch_size for .*which has a model already"):
+        ModelService(tmp_path / "model", {"batch_size": 9})
+    with pytest.raises(ValueError, match="got 'size', expected parameters of GatedExperts"):
+        ModelService(tmp_path / "other", {"size": 9})
+
+
+@pytest.mark.slow
+def test_killed_in_the_middle_and_started_again_it_predicts_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("uvicorn", reason="hge[serve] is not installed")
+    X, y = recurring()
+    plain, half = GatedExperts(), 720
+    answers: list[Any] = []
+    expected: list[Any] = []
+
+    def stream(server: Any, first: int, last: int) -> None:
+        for start in range(first, last, ROWS):
+            rows, labels = X[start : start + ROWS], y[start : start + ROWS]
+            answers.append(server.post("/predict", rows=rows.tolist(), id=str(start))["labels"])
+            server.post("/label", id=str(start), labels=labels.tolist())
+            expected.append(plain.predict(rows).tolist() if start else None)
+            plain.partial_fit(rows, labels)
+
+    with served(tmp_path / "model", "--save-every", "300") as server:
+        stream(server, 0, half - half % ROWS)
+        server.post("/predict", rows=X[:4].tolist(), id="kept")
+        assert server.end(signal.SIGKILL) == -9
+    with served(tmp_path / "model") as server:
+        with urlopen(server.url + "/events", timeout=10) as events:
+            kind, data = events.readline().decode(), json.loads(events.readline().decode().partition(":")[2])
+        assert (kind.startswith("event: "), data["step"] >= 0) == (True, True)
+        stream(server, half - half % ROWS, len(X))
+        assert server.post("/label", id="kept", labels=y[:4].tolist())["learned"] == 4
+        plain.partial_fit(X[:4], y[:4])
+        assert server.get("/live")["rows"] == len(X) + 4
+        assert server.end() == 0
+    assert answers == expected
+    again = GatedExperts.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.predict_proba(X), plain.predict_proba(X))

@@ -30,9 +30,11 @@ def state(
     *,
     title: str,
     status: str,
+    batches: int,
     rows: int | None,
     switches: int,
     accuracy: float | None,
+    accuracy_name: str,
 ) -> dict[str, Any]:
     """Return a state as JSON values; `rows` is None where only batches are counted."""
     columns = {name: [_number(value) for value in history[name].tolist()] if history else [] for name in COLUMNS}
@@ -41,8 +43,9 @@ def state(
         "title": title,
         "status": status,
         "accuracy": accuracy,
+        "accuracy_name": accuracy_name,
         "rows": rows,
-        "batches": int(columns["step"][-1]) + 1 if columns["step"] else 0,
+        "batches": batches,
         "switches": switches,
         "experts": [{name: _number(value) for name, value in expert.items()} for expert in experts],
         "tree": tree,

@@ -41,15 +41,17 @@ def run_state(folder: Path) -> dict[str, Any]:
         tree,
         title=f"{config['scenario']}, {config['method']}, seed {config['seed']}",
         status=_status(folder, result),
+        batches=len(trace["step"]),
         rows=None,
         switches=sum(event["event"] == "expert_changed" for event in events),
         accuracy=accuracy,
+        accuracy_name="accuracy at the end, in batches of test rows",
     )
 
 
 def _status(folder: Path, result: dict[str, Any] | None) -> str:
     if result is not None:
-        return "finished; the accuracy is that of batches of test rows"
+        return "finished"
     silent = time.time() - (folder / TRACE).stat().st_mtime if (folder / TRACE).is_file() else 0.0
     if silent < SILENCE:
         return "running"

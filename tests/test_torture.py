@@ -128,6 +128,8 @@ def survival_table(report: dict[str, Any]) -> str:
     settled = [memory / 2**20 for batches, memory in soak["curve"] if batches >= soak["batches"] / 10]
     cost, saving = report["saving"]["cost_percent"], report["saving"]
     share = 100 * sum(saving["seconds_in_checkpoints"]) / sum(saving["seconds"]["with"])
+    outliers, growth = report["outliers"], report["growth"]
+    first, *_, last = growth["curves"]["estimator"]
     return "\n".join(
         [
             "| what | how much | what came of it |",
@@ -144,6 +146,11 @@ def survival_table(report: dict[str, Any]) -> str:
             f"| {len(inputs['wrong'])} without a clear error or with a changed state |",
             f"| checkpoint files with a flipped bit, or cut off | {flips['flips']:,} "
             f"| {len(flips['wrong'])} unnoticed |",
+            f"| rows in other units, codes, noise: once, in bursts, for ever | {len(outliers['cases'])} streams "
+            f"| {len(outliers['wrong'])} lose a task; {len(outliers['known'])} more do, as "
+            f"[documented](docs/survival.md#rows-that-are-no-data) |",
+            f"| {last['experts']} experts, the estimator's defaults | {last['mean_ms']:.1f} ms a batch "
+            f"| {first['mean_ms']:.1f} ms with {first['experts']} experts |",
             f"| batches of one task, after the first tenth | {soak['batches']:,} "
             f"| {min(settled):.0f} to {max(settled):.0f} MiB, "
             f"{soak['handles'][0]} to {max(soak['handles'])} open files |",
@@ -176,6 +183,8 @@ def test_what_stands_in_the_results_was_survived() -> None:
     assert sum(n for name, n in report["inputs"]["outcomes"].items() if name.endswith("refused")) >= 10_000
     assert report["hostile"]["count"] >= 5_000
     assert report["flips"]["flips"] >= 5_000
+    assert len(report["outliers"]["cases"]) >= 80
+    assert report["growth"]["sizes"][-1] >= 300
     assert report["soak"]["batches"] >= 200_000
     assert report["soak"]["curve"][-1][0] == report["soak"]["batches"]
     assert all(not part["environment"]["commit"].endswith("+") for part in report.values())

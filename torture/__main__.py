@@ -16,9 +16,11 @@ from hge.core.files import read_json, write_json
 from hge.experiments.run_files import environment
 from torture.bad_inputs import torture_inputs
 from torture.flips import torture_flips
+from torture.growth import torture_growth
 from torture.hostile import torture_hostile
 from torture.kills import METHODS, torture_kills
 from torture.kills_settings import torture_kills_settings
+from torture.outliers import torture_outliers
 from torture.saving import torture_saving
 from torture.soak import torture_soak
 
@@ -34,6 +36,8 @@ PARTS: dict[str, Part] = {
     "inputs": lambda folder: torture_inputs(folder, EXAMPLES, SEED, log),
     "flips": lambda folder: torture_flips(folder, FLIPS, SEED, log),
     "hostile": lambda folder: torture_hostile(folder, HOSTILE, SEED, log),
+    "outliers": lambda folder: torture_outliers(log),
+    "growth": lambda folder: torture_growth(log),
     "kills": lambda folder: torture_kills(folder, log, KILL_SEEDS, METHODS),
     "kills-settings": lambda folder: torture_kills_settings(folder, log),
     "saving": lambda folder: torture_saving(folder, EXPERTS, TURNS, log),

@@ -16,10 +16,10 @@ from hge.experiments.build import build_learner, build_scenario, no_task
 from hge.experiments.recipes import build_config
 
 Log = Callable[[str], None]
-Spoil = Callable[[Tensor], None]
+Spoil = Callable[[Tensor], object]
 BATCH, BURST_ROWS = 32, 900
-MOST_LOST, LEAST = 1.0, 93.0
-"""Points that one batch may cost a task; and the accuracy of each task after a burst."""
+MOST_LOST, LEAST = 1.5, 93.0
+"""Points that one batch may cost a task, about one of its 71 test rows; and the accuracy of each task after a burst."""
 LEARNED = {"estimator": 60, "default": 150, "best": 150, "paper": 150}
 """By model, the estimator or a recipe of `hge run`: batches of a task."""
 MOMENTS = {"first": 0, "second": 1, "late": -1}
@@ -30,6 +30,10 @@ def _one_feature(x: Tensor) -> None:
     x.flatten(1)[0, 20] = 1e6
 
 
+def _fill(x: Tensor, rng: np.random.Generator, share: float, value: float) -> None:
+    x[torch.from_numpy(rng.random(len(x)) < share)] = value
+
+
 SINGLE: dict[str, Spoil] = {
     "a row of -999": lambda x: x[0].fill_(-999.0),
     "a row of 255": lambda x: x[0].fill_(255.0),
@@ -37,6 +41,14 @@ SINGLE: dict[str, Spoil] = {
     "a feature of 1e6": _one_feature,
     "half a batch of 255": lambda x: x[:16].fill_(255.0),
 }
+STEADY: dict[str, Callable[[Tensor, np.random.Generator], object]] = {
+    "one row in 100 of -999, for ever": lambda x, rng: _fill(x, rng, 0.01, -999.0),
+    "one row in 20 of -999, for ever": lambda x, rng: _fill(x, rng, 0.05, -999.0),
+    "one row in 20 of 255, for ever": lambda x, rng: _fill(x, rng, 0.05, 255.0),
+    "one batch in 20 times 255, for ever": lambda x, rng: x.mul_(255.0 if rng.random() < 0.05 else 1.0),
+}
+KNOWN = {("default", "one batch in 20 times 255, for ever"), *(("paper", name) for name in STEADY if "in 20" in name)}
+"""Models and cases of which a loss is known: docs/survival.md."""
 BURSTS: dict[str, Callable[[Tensor, torch.Generator], Tensor]] = {
     "900 rows times 255": lambda x, _: 255 * x,
     "900 rows of noise": lambda x, generator: torch.randn(x.shape, generator=generator),
@@ -50,49 +62,67 @@ def torture_outliers(
     singles: Iterable[str] = SINGLE,
     bursts: Iterable[str] = BURSTS,
     moments: Iterable[str] = MOMENTS,
+    steady: Iterable[str] = STEADY,
 ) -> dict[str, Any]:
     """Spoil streams of digits for every model; return the accuracies, and what was lost."""
     cases = []
     for model in models:
         for moment in moments:
-            cases += [_single(model, moment, name) for name in singles]
+            clean = _accuracies(model, moment, None)
+            cases += [_single(model, moment, name, clean) for name in singles]
+        cases += [_steady(model, name) for name in steady]
         if model in ("estimator", "default"):
             cases += [_burst(model, name) for name in bursts]
         log(f"outliers: {model}: {cases[-1]}")
-    wrong = [str(case) for case in cases if case["lost"]]
-    criterion = f"one batch costs no task more than {MOST_LOST:g} point; after a burst every task has {LEAST:g} %"
-    return {"cases": cases, "wrong": wrong, "criterion": criterion}
+    lost = [case for case in cases if case["lost"]]
+    known = [str(case) for case in lost if (case["model"], case["what"]) in KNOWN]
+    criterion = (
+        f"one batch costs no task more than {MOST_LOST:g} points, against the same stream without it; after a burst, "
+        f"and with bad rows for ever, every task has {LEAST:g} %"
+    )
+    wrong = [str(case) for case in lost if str(case) not in known]
+    return {"cases": cases, "wrong": wrong, "known": known, "criterion": criterion}
 
 
-def _single(model: str, moment: str, name: str) -> dict[str, Any]:
+def _single(model: str, moment: str, name: str, clean: list[float]) -> dict[str, Any]:
+    after = _accuracies(model, moment, SINGLE[name])
+    lost = any(spoiled < good - MOST_LOST for good, spoiled in zip(clean, after, strict=True))
+    return {"model": model, "what": name, "when": moment, "clean": clean, "after": after, "lost": lost}
+
+
+def _accuracies(model: str, moment: str, spoil: Spoil | None) -> list[float]:
+    """Return the accuracy on two tasks after a stream with a spoiled batch at that moment, or with none."""
     subject, length, at = Subject(model), LEARNED[model], MOMENTS[moment]
-    subject.learn(0, length, {at: SINGLE[name]} if at >= 0 else {})
+    spoiled = {} if spoil is None else {max(at, 0): spoil}
+    subject.learn(0, length, spoiled if at >= 0 else {})
     subject.learn(1, length)
     if at < 0:
-        before = subject.accuracy((0, 1))
-        subject.learn(1, 1, {0: SINGLE[name]})
+        subject.learn(1, 1, spoiled)
         for task in (1, 0):
             subject.learn(task, length // 3)
-    else:
-        clean = Subject(model)
-        for task in (0, 1):
-            clean.learn(task, length)
-        before = clean.accuracy((0, 1))
+    return subject.accuracy((0, 1))
+
+
+def _steady(model: str, name: str) -> dict[str, Any]:
+    """Learn two tasks from batches in which every row may be bad."""
+    subject, rng = Subject(model), np.random.default_rng(0)
+
+    for task in (0, 1):
+        subject.learn(task, LEARNED[model], dict.fromkeys(range(LEARNED[model]), lambda x: STEADY[name](x, rng)))
     after = subject.accuracy((0, 1))
-    lost = any(new < old - MOST_LOST for old, new in zip(before, after, strict=True))
-    return {"model": model, "what": name, "when": moment, "before": before, "after": after, "lost": lost}
+    return {"model": model, "what": name, "when": "always", "after": after, "lost": min(after) < LEAST}
 
 
 def _burst(model: str, name: str) -> dict[str, Any]:
     subject, length = Subject(model), LEARNED[model]
     for task in (0, 1):
         subject.learn(task, length)
-    before = subject.accuracy((0, 1))
+    clean = subject.accuracy((0, 1))
     subject.learn_burst(BURSTS[name])
     for task, share in ((1, 2), (0, 2), (2, 1)):
         subject.learn(task, length // share)
     after = subject.accuracy((0, 1, 2))
-    return {"model": model, "what": name, "when": "burst", "before": before, "after": after, "lost": min(after) < LEAST}
+    return {"model": model, "what": name, "when": "burst", "clean": clean, "after": after, "lost": min(after) < LEAST}
 
 
 class Subject:

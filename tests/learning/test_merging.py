@@ -9,12 +9,14 @@ import pytest
 
 from hge import GatedExperts
 from hge.core.events import ExpertsMerged
+from hge.core.types import Batch
 from hge.data.drift_streams import stagger, visit
 from hge.gating.promotion import Organisation
 from hge.gating.stream_belief import StreamBelief
 from hge.gating.switch_detection import RecentEntry
 from hge.gating.tree import Tree
 from hge.learning.learner import Learner
+from hge.learning.merging import MOST_COMPARED
 from hge.learning.training import train_all
 
 ROWS = 32
@@ -34,7 +36,7 @@ def switch_for_no_reason(learner: Learner) -> None:
     learner.last_used = new.id
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def duplicated() -> tuple[GatedExperts, np.random.Generator]:
     """A model with two experts of one task, a few batches before the second one is mature."""
     rng, model = np.random.default_rng(0), GatedExperts()
@@ -71,6 +73,32 @@ def test_a_false_switch_heals(duplicated: tuple[GatedExperts, np.random.Generato
             one.set_params(routing=routing)
             assert set(one.predict_expert(x)[0]) == {1}
         one.set_params(routing="stream")
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::hge.HgeWarning")  # of many experts
+def test_of_many_experts_only_the_nearest_are_compared(
+    duplicated: tuple[GatedExperts, np.random.Generator], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, rng = duplicated
+    learner = model.learner_
+    own = learner.experts[0].replay.kept[0]
+    while len(learner.experts) < 3 * MOST_COMPARED:  # experts of the same labels whose inputs are elsewhere
+        other, away = learner.new_expert(), Batch(own.batch.x + 1000.0 * len(learner.experts), own.batch.y)
+        learner.tree.add(other.id)
+        train_all(learner, other, [RecentEntry(own.step, away)])
+    learner.last_used = 1
+    compared, loss = set(), learner.pool.loss
+
+    def counted(expert: int, batch: Batch, step: int) -> float:
+        compared.update(e.id for e in learner.experts for old in e.replay.kept if old.batch is batch)
+        return loss(expert, batch, step)
+
+    monkeypatch.setattr(learner.pool, "loss", counted)
+    for _ in range(15):
+        model.partial_fit(*rows(rng))
+    assert [(e.expert, e.merged) for e in model.events_ if isinstance(e, ExpertsMerged)] == [(1, 0)]
+    assert len(compared - {1, len(learner.experts) - 1}) <= MOST_COMPARED  # beside itself and the last one in use
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ def ignore(line: str) -> None:
 
 @pytest.mark.slow
 def test_one_row_costs_no_task_a_point() -> None:
-    found = torture_outliers(ignore, ["default"], ["a row of 255", "half a batch of 255"], [], ["late"])
+    found = torture_outliers(ignore, ["default"], ["a row of 255", "half a batch of 255"], [], ["late"], [])
     assert len(found["cases"]) == 2
     assert not found["wrong"]
 

@@ -187,3 +187,11 @@ def sketcher(pool: ExpertPool, x: Tensor, *, one_group: bool) -> ScoreExperts:
         return found[:, None] if one_group else found[:, groups]
 
     return sketch
+
+
+def lowest_scores(pool: ExpertPool, experts: Sequence[int], batches: Iterable[Tensor], most: int) -> list[int]:
+    """Return the experts, in their order; if there are more than `most`, only those with the lowest scores."""
+    if len(experts) <= most:
+        return list(experts)
+    scores = sum(pool.batch_scores(experts, x) for x in batches)
+    return [experts[i] for i in sorted(np.argpartition(scores, most)[:most])]

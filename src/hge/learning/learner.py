@@ -7,15 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import compress
 
-import numpy as np
-
 from hge.core import events
 from hge.core.config import LearnerConfig
 from hge.core.events import Emit
 from hge.core.randomness import Keys
 from hge.core.types import Batch
 from hge.experts.joint.calibration import Calibration
-from hge.experts.pool import Costs, ExpertPool, count_parameters, scorer, sketcher
+from hge.experts.pool import Costs, ExpertPool, count_parameters, lowest_scores, scorer, sketcher
 from hge.experts.replay import Expert, ScoredReplays
 from hge.gating.promotion import Organisation
 from hge.gating.shortlist import Shortlist
@@ -272,11 +270,7 @@ class Learner:
 
     def _nearest_experts(self, entry: RecentEntry[Batch]) -> Sequence[int]:
         """Return the promoted experts or, if there are many, those with the lowest scores."""
-        promoted = self.tree.experts
-        if len(promoted) <= MOST_ASKED:
-            return promoted
-        scores = self.pool.batch_scores(promoted, entry.batch.x)
-        return [promoted[i] for i in np.argpartition(scores, MOST_ASKED)[:MOST_ASKED]]
+        return lowest_scores(self.pool, self.tree.experts, [entry.batch.x], MOST_ASKED)
 
     def _accepting(self, experts: Iterable[int], entry: RecentEntry[Batch]) -> Look | None:
         """Return the expert with the lowest loss among those that accept the batch; None if there is none."""

@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from hge.core import events
+from hge.experts.pool import lowest_scores
 from hge.experts.replay import Expert
 from hge.gating.switch_detection import RecentEntry
 from hge.learning.training import train_all
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 MATURE = 50
 """Batches after which the mean and the deviation of an expert's losses no longer show how it began."""
 GROWTH = 1.5
-"""The expert in use is compared with all others whenever its number of batches has grown by this factor."""
+"""The expert in use is compared with others whenever its number of batches has grown by this factor."""
+MOST_COMPARED = 16
+"""Number of experts that it is compared with; of more, those with the lowest scores on its replay."""
 LOST = 0.1
 """Share of what the labels say that may be lost: the loss of guessing among them is the unit."""
 
@@ -35,7 +38,7 @@ class Merging:
         self.in_use = 0
         """The expert in use after the last batch."""
         self.due: dict[int, int] = {}
-        """By expert: number of batches at which it is compared with all others."""
+        """By expert: number of batches at which it is compared with others."""
 
     def batches_until_due(self, experts: int, trained: int) -> int:
         """Return how many batches the expert in use can be trained on before it is compared with others."""
@@ -43,14 +46,14 @@ class Merging:
         return max(0, self.due.get(used.id, MATURE) - used.losses.count) if used.id == self.in_use else 0
 
     def after_batch(self, step: int, experts: int, trained: int) -> None:
-        """Compare the expert in use with all others if that is due, and with the one that was in use before it."""
+        """Compare the expert in use with its nearest ones if that is due, else with the one in use before it."""
         used, before = self.learner.experts[self.learner.last_used], self.learner.experts[self.in_use]
         self.in_use = used.id
         if used.losses.count < MATURE:
             return
         if used.losses.count >= self.due.get(used.id, MATURE):
             self.due[used.id] = round(GROWTH * used.losses.count)
-            others = [expert for expert in self.learner.active if expert is not used]
+            others = self._nearest(used)
         else:
             others = [before] if before is not used else []
         for other in others:
@@ -65,6 +68,13 @@ class Merging:
     def load_state(self, facts: Mapping[str, Any]) -> None:
         """Restore what `state` returned."""
         self.in_use, self.due = facts["in_use"], {int(expert): int(batches) for expert, batches in facts["due"]}
+
+    def _nearest(self, used: Expert) -> list[Expert]:
+        """Return the other experts or, if there are many, those that the gate would choose next for its replay."""
+        others = [expert for expert in self.learner.active if expert is not used]
+        batches = [old.batch.x for old in used.replay.kept]
+        near = lowest_scores(self.learner.pool, [other.id for other in others], batches, MOST_COMPARED)
+        return [self.learner.experts[expert] for expert in near]
 
     def _loss_if_explained(self, expert: Expert, other: Expert) -> float | None:
         """Return the expert's mean loss on the other's replay if it explains all of it; None if it does not.

@@ -134,3 +134,32 @@ def test_an_input_that_was_constant_at_first_is_learned_later() -> None:
     for _ in range(50):
         scale.train()(later)
     assert scale.eval()(later).std() == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 4, 4)])
+@pytest.mark.parametrize("rows_before", [0, 320])
+def test_one_huge_value_does_not_set_the_scale_of_an_input_that_was_constant(
+    shape: tuple[int, ...], rows_before: int
+) -> None:
+    """Nor in the first batch: one row in it has a code for a missing value."""
+    generator = torch.Generator().manual_seed(0)
+    scale, wide = Standardise(shape).train(), (-1, 3, *(1 for _ in shape[1:]))
+    for _ in range(rows_before // 32):
+        scale(torch.zeros(32, *shape))
+    spoiled = torch.zeros(32, *shape) if rows_before else torch.randn(32, *shape, generator=generator)
+    spoiled[5] = torch.tensor([1e6, -999.0, 1e30]).view(wide)[0]
+    scale(spoiled)
+    for _ in range(30):
+        scale(torch.randn(32, *shape, generator=generator))
+    spread = scale.eval()(torch.randn(500, *shape, generator=generator)).std((0, *range(2, 1 + len(shape))))
+    assert ((spread > 0.5) & (spread < 2)).all(), spread
+
+
+def test_an_input_that_is_rarely_not_zero_gets_a_scale_when_two_rows_of_a_batch_differ() -> None:
+    scale, rows = Standardise((1,)).train(), torch.zeros(32, 1)
+    rows[3] = 7.0
+    assert scale(rows).max() == MAX_DEVIATIONS  # as far away as can be, but no scale yet
+    assert scale.variance == 0
+    rows[4] = 5.0
+    scale(rows)
+    assert scale.variance > 1

@@ -51,9 +51,9 @@ class Statistics(NamedTuple):
     def including(self, x: Any) -> Statistics:
         """Return the statistics of these rows and the others together; one row cannot move them far."""
         library = np if isinstance(x, np.ndarray) else torch
-        # An input that was constant so far may take any value.
-        limit = library.where(self.variance > 0, MAX_DEVIATIONS * self._deviation(library), np.inf)
-        apart = library.minimum(library.maximum(x - self.mean, -limit), limit)
+        apart = x - self.mean
+        limit = self._limit(apart, library)
+        apart = library.minimum(library.maximum(apart, -limit), limit)
         dims, size = (0, *range(2, x.ndim)), self.mean.shape
         shift = _mean(apart, dims).reshape(size)
         spread = _mean(library.square(apart - shift), dims).reshape(size)
@@ -66,6 +66,21 @@ class Statistics(NamedTuple):
         """Replace the values of others by these."""
         for own, other in zip(self, others, strict=True):
             other[...] = own
+
+    def _limit(self, apart: Any, library: Any) -> Any:
+        """Return how far from the mean a value may count, given the batch's values minus the mean.
+
+        The deviation of an input that was constant so far is unknown. The other rows of the batch that differ stand in
+        for it, so that a single one does not set the scale; the farthest is left out.
+        """
+        known = MAX_DEVIATIONS * self._deviation(library)
+        if library is np and self.variance.all():
+            return known
+        farthest = abs(apart) if apart.ndim == 2 else library.amax(abs(apart), tuple(range(2, apart.ndim)))
+        others = library.clip((farthest > 0).sum(0) - 1, 1, None)
+        usual = library.clip(farthest.sum(0) - library.amax(farthest, 0), 0, None) / others
+        unknown = MAX_DEVIATIONS * usual.reshape(self.mean.shape) if len(apart) > 1 else np.inf
+        return library.where(self.variance > 0, known, unknown)
 
     def _deviation(self, library: Any) -> Any:
         """Return the standard deviations, not below what rounding makes of a constant."""

@@ -147,8 +147,8 @@ def survival_table(report: dict[str, Any]) -> str:
             f"| checkpoint files with a flipped bit, or cut off | {flips['flips']:,} "
             f"| {len(flips['wrong'])} unnoticed |",
             f"| rows in other units, codes, noise: once, in bursts, for ever | {len(outliers['cases'])} streams "
-            f"| {len(outliers['wrong'])} lose a task; {len(outliers['known'])} more do, as "
-            f"[documented](docs/survival.md#rows-that-are-no-data) |",
+            f"| {len(outliers['known'])} lose a task as [documented](docs/survival.md#rows-that-are-no-data), "
+            f"{len(outliers['wrong'])} others do |",
             f"| {last['experts']} experts, the estimator's defaults | {last['mean_ms']:.1f} ms a batch "
             f"| {first['mean_ms']:.1f} ms with {first['experts']} experts |",
             f"| batches of one task, after the first tenth | {soak['batches']:,} "

@@ -49,6 +49,15 @@ GATE_SEEDS = 3
 HEADLINE = ("smnist", "pmnist", "cif10", "cif100-10", "cif100-20")
 """The paper's scenarios of a single data set whose official files were used."""
 SWITCHING = ("GE", "GE w/o review", "TAME")
+PARTS_OF_A_CALL = {
+    "predict": "`predict`: gate, network, nearest rows, linear model",
+    "loss": "loss of the batch, compared with its bound (the forward pass of the training step)",
+    "network": "the rest of the network's training step",
+    "rehearsal": "about one more step, on the batch and 96 remembered rows",
+    "companions": "nearest rows, linear model, and how right each was",
+    "score": "the gate's score",
+    "other": "checks, lock, labels, decisions, replay",
+}
 # scenario, what was done, file stem, seeds
 SIDE_EXPERIMENTS = (
     ("smnist", "variational autoencoder", "smnist-ge-paper-epochs40-precision-tf32", 5),
@@ -175,6 +184,22 @@ def scale_table() -> str:
         times = " | ".join(f"{r[k]:.2f}" for k in ("gate_batch_ms", "gate_row_ms", "answer_row_ms", "first_answer_ms"))
         right = f"{r['right_batch']:.1f} % | {r['right_sample']:.1f} %"
         lines.append(f"| {r['experts']:,} | {times} | {right} | {r['pool_mb']:,.0f} |")
+    return "\n".join(lines)
+
+
+def calls_table() -> str:
+    """The parts of a call of `predict` and `partial_fit`, in milliseconds and as multiples of a plain loop's call."""
+    found = json.loads((ROOT / "results" / "bench" / "calls.json").read_text())
+    plain = 32 * found["later_plain_seconds_per_1000_rows"]
+    parts = {about: found[f"later_{part}_milliseconds"] for part, about in PARTS_OF_A_CALL.items()}
+    lines = ["| part | ms | plain loops |", "|---|---|---|"]
+    lines += [f"| {about} | {ms:.2f} | {ms / plain:.2f} |" for about, ms in parts.items()]
+    lines += [f"| a plain loop, predictions included | {plain:.2f} | 1 |"]
+    lines += [
+        f"| both calls, while an expert is {phase} | {32 * found[f'{name}_seconds_per_1000_rows']:.2f} "
+        f"| {found[f'{name}_ratio']:.2f} |"
+        for phase, name in (("in its first 64 batches", "young"), ("older", "later"))
+    ]
     return "\n".join(lines)
 
 
@@ -447,6 +472,7 @@ PAGES = {
         "outcomes": lambda: outcome_table(streams()),
         "methods": lambda: methods_table(streams()),
         "stream-costs": lambda: cost_table(streams()),
+        "calls": calls_table,
     },
 }
 

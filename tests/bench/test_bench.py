@@ -238,3 +238,6 @@ def test_the_front_door_is_compared_with_a_plain_loop() -> None:
         found["later_seconds_per_1000_rows"] / found["later_plain_seconds_per_1000_rows"]
     )
     assert found["later_ratio"] > 1  # a plain loop has neither a gate nor a memory
+    parts = [name for name in found if name.startswith("later_") and name.endswith("_milliseconds")]
+    assert len(parts) == 7
+    assert sum(found[name] for name in parts) < 10 * 32 * found["later_seconds_per_1000_rows"]

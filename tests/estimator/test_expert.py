@@ -65,6 +65,17 @@ def test_classifiers_learn_without_the_memory_and_in_a_tree() -> None:
     np.testing.assert_array_equal(copy.predict_proba(X), model.predict_proba(X))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("memory_rows", [1000, 0])
+def test_a_higher_bound_helps_where_runs_of_hard_rows_look_like_a_new_task(memory_rows: int) -> None:
+    """In the order of the file; docs/howto/own-expert.md gives this advice."""
+    model = GatedExperts(expert=GaussianNB(), memory_rows=memory_rows, epsilon=8.0)
+    for low in (True, False):
+        for _ in range(4):
+            model.partial_fit(*digits(low))
+    assert model.n_experts_ == 2
+
+
 def test_images_are_flattened() -> None:
     X, y = digits(low=True)
     model = GatedExperts(expert=GaussianNB(), epochs=1).fit(X.reshape(-1, 1, 8, 8), y)

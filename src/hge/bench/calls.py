@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from time import process_time
 from typing import Any
@@ -39,7 +40,45 @@ def measure_calls(inputs: int = 10, young: int = YOUNG, later: int = LATER, sing
         }
         | {f"{phase}_ratio": spent[0] / spent[1] for phase, spent in seconds.items()}
         | {"single_row_milliseconds": 1000 * _timed(lambda: _single_rows(model, x, y, one)) / single}
+        | _milliseconds_of_parts(x, y, young, young + later)
     )
+
+
+def _milliseconds_of_parts(x: Any, y: Any, young: int, calls: int) -> dict[str, float]:
+    """Return the CPU time of a later call's parts, in milliseconds, of another model on the same rows."""
+    model, spent = GatedExperts(device="cpu"), defaultdict[str, float](float)
+    for number in range(calls):
+        if number == young:
+            learner = model.learner_
+            for part, owner, method in (
+                ("loss", learner.pool, "loss"),
+                ("network_and_score", learner.pool, "train"),
+                ("score", learner.pool, "_train_score"),
+                ("companions", learner.memory, "learn"),
+                ("rehearsal", learner.memory, "rehearse"),
+                ("predict", model, "predict"),
+                ("partial_fit", model, "partial_fit"),
+            ):
+                setattr(owner, method, _counted(getattr(owner, method), part, spent))
+        part_of = slice(ROWS * number, ROWS * (number + 1))
+        _front_door(model, x[part_of], y[part_of])
+    spent["network"] = spent.pop("network_and_score") - spent["score"]
+    learning = sum(spent[part] for part in ("loss", "network", "score", "companions", "rehearsal"))
+    spent["other"] = spent.pop("partial_fit") - learning
+    return {f"later_{part}_milliseconds": 1000 * seconds / (calls - young) for part, seconds in spent.items()}
+
+
+def _counted(method: Callable[..., Any], part: str, spent: defaultdict[str, float]) -> Callable[..., Any]:
+    """Return the same method, which adds its CPU seconds to a part."""
+
+    def timed(*arguments: Any, **named: Any) -> Any:
+        start = process_time()
+        try:
+            return method(*arguments, **named)
+        finally:
+            spent[part] += process_time() - start
+
+    return timed
 
 
 def _front_door(model: GatedExperts, x: Any, y: Any) -> None:

@@ -161,6 +161,7 @@ def test_files_of_another_origin_are_kept(others: list[str], tmp_path: Path) -> 
         (["stream.csv", "--label", "class"], "label: got 'class', expected one of the columns"),
         (["stream.csv", "--label", "state"], "column 'note': not numeric ('n0'), and 300 distinct values"),
         (["stream.csv", "--label", "state", "--ignore", "note", "--limit", "50"], "segments: got 10, expected 1 to 5"),
+        (["stream.csv", "--label", "state", "--ignore", "note", "--limit", "9"], "rows: got 9, expected at least 10"),
         (["stream.csv", "--label", "a"], "label: column 'a' holds numbers such as"),
         (["stream.csv", "--label", "state", "--ignore", "n"], "ignore: got 'n'"),
         (["stream.csv", "--label", "state", "--time", "site", "--ignore", "note"], "time: column 'site' holds 'west'"),

@@ -109,3 +109,22 @@ def test_where_nothing_was_written_nothing_is_left(tmp_path: Path) -> None:
     with hold(tmp_path / "empty", KIND):
         pass
     assert not os.listdir(tmp_path / "empty")
+
+
+def test_a_link_to_nothing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name in ("link", "loop"):
+        told = f"{name}: got a link to .*, which does not exist, expected a folder"
+        with pytest.raises(ValueError, match=told), hold(tmp_path / name, KIND):
+            pass
+    assert not (tmp_path / "gone").exists()
+
+
+@pytest.mark.parametrize("name", ["new\nline", "duck \U0001f986", "  spaces  ", "-o", "a%s$HOME", "\udcff"])
+def test_a_folder_may_have_any_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / name).symlink_to(tmp_path / "real")
+    with hold(tmp_path / name, KIND):
+        (tmp_path / name / "some.txt").write_text("x")
+    assert (tmp_path / "real" / "some.txt").read_text() == "x"

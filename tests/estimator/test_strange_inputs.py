@@ -70,6 +70,7 @@ BAD_LABELS: dict[str, Callable[[], Any]] = {
     "masked": lambda: np.ma.masked_array(LABELS, mask=LABELS > 1),
     "float64's largest": lambda: np.full(8, 1e300),
     "dates": lambda: np.zeros(8, dtype="M8[s]"),
+    "texts among numbers": lambda: [0, 1, "a", 2, 0, 1, "a", 2],
     "objects": lambda: np.array([object()] * 8),
     "raises": Raises,
     "no array": NoArray,
@@ -119,6 +120,46 @@ def test_strange_rows_that_can_be_learned(rows: Any, fitted: GatedExperts) -> No
     before = fitted.batches_skipped_
     fitted.partial_fit(rows, LABELS)
     assert fitted.batches_skipped_ == before
+
+
+@pytest.mark.parametrize("labels", [[0, 1, "a", 2], (0, "1", 2, 3), np.array([0, "a", 1, None], dtype=object)])
+def test_texts_among_other_labels_are_refused(labels: Any) -> None:
+    """A number would be learned as the text of its digits, and predicted as one."""
+    with pytest.raises(ValueError, match="y: got texts among other labels, expected labels of one kind"):
+        GatedExperts(class_capacity=6, batch_size=4).partial_fit(ROWS[:4], labels)
+
+
+def read_only(x: Any) -> Any:
+    x = x.copy()
+    x.flags.writeable = False
+    return x
+
+
+def unaligned(x: Any) -> Any:
+    return np.frombuffer(b"\0" + x.tobytes(), dtype=np.uint8)[1:].view(x.dtype).reshape(x.shape)
+
+
+@pytest.mark.parametrize(
+    "layout", [np.asfortranarray, read_only, unaligned, lambda x: np.repeat(x, 2, axis=0)[::2], lambda x: x[::-1][::-1]]
+)
+def test_the_memory_layout_of_rows_changes_nothing(layout: Callable[[Any], Any]) -> None:
+    plain, other = (GatedExperts(class_capacity=6, batch_size=8) for _ in range(2))
+    for _ in range(3):
+        plain.partial_fit(ROWS, LABELS)
+        other.partial_fit(layout(ROWS), layout(LABELS))
+    assert np.array_equal(plain.predict_proba(ROWS), other.predict_proba(layout(ROWS)))
+
+
+def test_rows_may_be_overwritten_after_the_call() -> None:
+    """Callers reuse a buffer: rows that wait for a full batch are copies."""
+    plain, other = (GatedExperts(class_capacity=6, batch_size=8) for _ in range(2))
+    x, y = np.empty_like(ROWS[:3]), np.empty_like(LABELS[:3])
+    for start in (0, 3, 1, 4, 2, 5):
+        x[:], y[:] = ROWS[start : start + 3], LABELS[start : start + 3]
+        other.partial_fit(x, y)
+        x[:], y[:] = 9.0, 2
+        plain.partial_fit(ROWS[start : start + 3], LABELS[start : start + 3])
+    assert np.array_equal(plain.predict_proba(ROWS), other.predict_proba(ROWS))
 
 
 LARGE = [2**53 + 1, 2**53 + 2, 2**62 + 1, 3]

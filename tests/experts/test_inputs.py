@@ -163,3 +163,10 @@ def test_an_input_that_is_rarely_not_zero_gets_a_scale_when_two_rows_of_a_batch_
     rows[4] = 5.0
     scale(rows)
     assert scale.variance > 1
+
+
+@pytest.mark.parametrize("unit", [1e-37, 1e-30, 1e-20, 1e14])
+def test_inputs_in_any_unit_have_the_same_scale(unit: float) -> None:
+    rows = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+    own, other = Standardise((3,)).train(), Standardise((3,)).train()
+    assert torch.allclose(own(rows), other(rows * unit), atol=1e-4)

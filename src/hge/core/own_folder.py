@@ -76,6 +76,8 @@ def _create(folder: Path) -> list[Path]:
         return []
     if folder.exists():
         raise ValueError(f"{folder}: got a file, expected a folder")
+    if folder.is_symlink():
+        raise ValueError(f"{folder}: got a link to {os.readlink(folder)}, which does not exist, expected a folder")
     new = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)  # another process may create it at the same time
     sync_folder(folder.parent)

@@ -73,6 +73,7 @@ def check_targets(y: Any, x: FloatRows) -> Labels:
             return converted
         if hasattr(y, "__len__") and getattr(y, "ndim", 1) > 0 and len(y) != len(x):
             raise ValueError(f"y: got {len(y)} labels for {len(x)} rows of X, expected one label per row")
+        _refuse_texts_among_others(y)
         _, labels = check_X_y(x, y, dtype=None, allow_nd=True, ensure_all_finite=False)  # checks y only
         if labels.dtype.kind not in "biufOUS":
             raise ValueError(f"y: got labels of type {labels.dtype}, expected numbers or texts")
@@ -80,6 +81,13 @@ def check_targets(y: Any, x: FloatRows) -> Labels:
         check_classification_targets(np.concatenate([labels, labels]))
     found: Labels = labels
     return found
+
+
+def _refuse_texts_among_others(y: Any) -> None:
+    """Raise an error if only some labels are texts: numpy would make texts of all, so that 0 is learned as '0'."""
+    mixed = isinstance(y, list | tuple) or (isinstance(y, np.ndarray) and y.dtype == object)
+    if mixed and len({isinstance(label, str) for label in y}) > 1:
+        raise ValueError("y: got texts among other labels, expected labels of one kind")
 
 
 def _as_integers(y: Any) -> Any:

@@ -211,6 +211,8 @@ def _concepts(rows: int, segments: int, concepts: Sequence[int] | Indices | None
         if ids.shape != (rows,):
             raise ValueError(f"concepts: got shape {ids.shape}, expected one id for each of {rows} rows")
         return ids
+    if rows < HELD_OUT_EVERY:
+        raise ValueError(f"rows: got {rows}, expected at least {HELD_OUT_EVERY}, of which one is held out")
     if not 1 <= segments <= rows // HELD_OUT_EVERY:
         raise ValueError(f"segments: got {segments}, expected 1 to {rows // HELD_OUT_EVERY} for {rows} rows")
     return np.searchsorted(segment_starts(rows, segments), np.arange(rows), side="right") - 1

@@ -16,6 +16,8 @@ MAX_DEVIATIONS = 10.0
 """Standard deviations: values farther from the mean are clipped, for the network and for the statistics."""
 MIN_RELATIVE_DEVIATION = 1e-6
 """Least standard deviation, relative to the mean: below it an input counts as constant."""
+SMALLEST_DEVIATION = 1e-60
+"""Least standard deviation of all: below the smallest number of 32 bits, so that only constants have it."""
 MAX_LENGTH = 10.0
 """Longest row, in median lengths of the rows in its batch."""
 PADDING = 4
@@ -84,7 +86,9 @@ class Statistics(NamedTuple):
 
     def _deviation(self, library: Any) -> Any:
         """Return the standard deviations, not below what rounding makes of a constant."""
-        return library.maximum(library.sqrt(self.variance), MIN_RELATIVE_DEVIATION * abs(self.mean) + 1e-30)
+        return library.maximum(
+            library.sqrt(self.variance), MIN_RELATIVE_DEVIATION * abs(self.mean) + SMALLEST_DEVIATION
+        )
 
 
 def _mean(x: Any, dims: tuple[int, ...]) -> Any:

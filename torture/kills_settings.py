@@ -27,6 +27,8 @@ from torture.digest import snapshot_digest
 
 Log = Callable[[str], None]
 FINAL = "final.json"
+TIMES = ("samples_per_second", "training_seconds", "cost", "protocol")
+"""What differs between two runs of the same stream: times, and what is said of them."""
 KILLS_PER_RUN = 3
 LONGEST_WAIT = 0.2
 """Longest time from the batch of a kill to the kill, in seconds: it may hit anything, also a checkpoint."""
@@ -68,7 +70,7 @@ class Victim:
         reporter = _Reporter(self.kill_at, parent)
         with patch("hge.experiments.runner.build_learner", reporter.build):
             result = run(self.config, self.folder, reporter, resume=True, checkpoint_every=CHECKPOINT_EVERY)
-        lasting = {k: v for k, v in result.items() if k not in ("samples_per_second", "protocol", "cost")}
+        lasting = {k: v for k, v in result.items() if k not in TIMES}
         assert reporter.learner is not None
         final = {"state": snapshot_digest(reporter.learner.snapshot()), "result": lasting}
         (self.folder / FINAL).write_text(json.dumps(final, sort_keys=True))

@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help demo quick test torture check docs format results clean
+.PHONY: help demo quick test torture mutants check docs format results clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -20,6 +20,9 @@ test: $(INSTALLED) check docs  ## all checks, the docs and all tests
 
 torture: $(INSTALLED)  ## kills, bad inputs, corrupted files, a long run: a quarter of an hour or more; writes results/torture.json
 	OMP_NUM_THREADS=1 $(VENV)/bin/python -m torture
+
+mutants: $(INSTALLED)  ## change the code at 150 places and list the changes that no test notices; writes results/mutants.json
+	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/mutants.py
 
 check: $(INSTALLED)  ## format, lint, types, layers
 	$(VENV)/bin/ruff format --check .

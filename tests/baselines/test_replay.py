@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from scipy.special import softmax
 
-from helpers.small_methods import LR, linear_setting, weights
+from helpers.small_methods import LR, gradient, linear_setting, weights
 from hge.baselines import der, er, er_ace, gdumb, joint
 from hge.baselines.memory import Reservoir
 from hge.core.config import override
@@ -26,16 +24,6 @@ from hge.experiments.runner import run
 Array = npt.NDArray[np.float64]
 FIRST = Batch(torch.tensor([[1.0, 2.0], [0.5, -1.0]]), torch.tensor([0, 2]))
 SECOND = Batch(torch.tensor([[-1.0, 0.5], [2.0, 1.0]]), torch.tensor([1, 1]))
-
-
-def gradient(weight: Array, batch: Batch, absent: Sequence[int] = ()) -> Array:
-    """Gradient of the mean cross-entropy of a linear network, without the logits of absent classes."""
-    x, y = batch.x.double().numpy(), batch.y.numpy()
-    logits = x @ weight.T
-    logits[:, list(absent)] = -np.inf
-    error = softmax(logits, axis=1) - np.eye(len(weight))[y]
-    result: Array = error.T @ x / len(x)
-    return result
 
 
 def learn_two(method: Any, **baseline: float) -> tuple[Array, Array, Array]:

@@ -70,6 +70,11 @@ def test_a_run_without_checkpoints_leaves_none_of_another(tmp_path: Path) -> Non
         ("gdumb", "default"),
         ("joint", "default"),
         ("expert-gate", "default"),
+        ("randumb", "default"),
+        ("ewc-detected", "default"),
+        ("si", "default"),
+        ("lwf-every", "default"),
+        ("bgd", "default"),
     ],
 )
 def test_cut_off_twice_and_resumed(method: str, recipe: str, tmp_path: Path) -> None:

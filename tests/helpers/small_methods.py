@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.special import softmax
 from torch import nn
 
 from hge.core.config import OptimiserConfig, ScoreConfig
 from hge.core.randomness import Keys
+from hge.core.types import Batch
 from hge.experiments.build import no_task
 from hge.experiments.recipes import build_config
 from hge.experts.eager import EagerPool
@@ -40,3 +43,13 @@ def weights(learner: Any) -> npt.NDArray[np.float64]:
     """Return a copy of the network's weights [classes, inputs]."""
     found: npt.NDArray[np.float64] = learner.rule.network.net.weight.detach().double().numpy().copy()
     return found
+
+
+def gradient(weight: npt.NDArray[np.float64], batch: Batch, absent: Sequence[int] = ()) -> npt.NDArray[np.float64]:
+    """Gradient of the mean cross-entropy of a linear network, without the logits of absent classes."""
+    x, y = batch.x.double().numpy(), batch.y.numpy()
+    logits = x @ weight.T
+    logits[:, list(absent)] = -np.inf
+    error = softmax(logits, axis=1) - np.eye(len(weight))[y]
+    result: npt.NDArray[np.float64] = error.T @ x / len(x)
+    return result

@@ -8,7 +8,7 @@ from math import nan
 import torch
 from torch import Tensor, nn
 
-from hge.core.types import as_float
+from hge.core.types import Batch, as_float
 from hge.experts.inputs import flip_and_crop
 from hge.experts.optim import (
     arithmetic,
@@ -85,6 +85,16 @@ class Network:
         if self.average is not None:
             self.average.update(skip=torch.zeros((), device=self.device))
         return True
+
+    @torch.no_grad()
+    def loss(self, batch: Batch) -> float:
+        """Return the cross-entropy of a batch as training would see it, without augmentation; nothing is learned."""
+        with (
+            arithmetic(self.spec.precision, self.device),
+            network_mode(self.net, training=False, rows=len(batch), batch_statistics=True),
+            autocast(self.spec.precision, self.device),
+        ):
+            return float(nn.functional.cross_entropy(self.net(as_float(batch.x)), batch.y))
 
     @torch.no_grad()
     def logits(self, x: Tensor) -> Tensor:

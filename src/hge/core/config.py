@@ -172,6 +172,16 @@ class BaselineConfig:
     """DER, DER++: weight of the stored logits (α)."""
     label_weight: float = 0.0
     """DER++: weight of the stored labels (β). 0: DER."""
+    consolidate: Literal["told", "every", "detected"] = "told"
+    """EWC, SI, LwF: protect what was learned at told boundaries, at regular intervals, or at detected switches."""
+    consolidate_every: int = 100
+    """every: number of batches."""
+    penalty: float = 1.0
+    """EWC (λ), SI (c), LwF (α): weight of what protects earlier tasks."""
+    deviation: float = 0.05
+    """BGD: initial standard deviation of the weights."""
+    labels_trick: bool = False
+    """BGD: the loss is over the labels that are in the batch only."""
     features: int = 2000
     """RanPAC, RanDumb: number of random features."""
     shrinkage: float = 1e-3
@@ -179,8 +189,10 @@ class BaselineConfig:
 
     def __post_init__(self) -> None:
         _check_types(self)
-        for name in ("memory", "logit_weight", "label_weight"):
+        for name in ("memory", "logit_weight", "label_weight", "penalty"):
             _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        _require(self.consolidate_every >= 1, "consolidate_every", self.consolidate_every, "at least 1")
+        _require(self.deviation > 0, "deviation", self.deviation, "a number above 0")
         _require(self.features >= 1, "features", self.features, "at least 1")
         _require(0 < self.shrinkage <= 1, "shrinkage", self.shrinkage, "above 0 and at most 1")
 

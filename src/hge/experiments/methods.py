@@ -89,14 +89,31 @@ def with_autoencoder(config: RunConfig, promotion_rate: float) -> RunConfig:
     return replace(config, score=ScoreConfig(name="autoencoder", kl_weight=0.0, variational=False))
 
 
-def dark_replay(logit_weight: float, label_weight: float) -> Configure:
-    """Return the settings of DER (`label_weight` 0) or DER++."""
+def with_baseline(**settings: Any) -> Configure:
+    """Return settings of a baseline."""
 
     def configure(config: RunConfig, promotion_rate: float) -> RunConfig:
-        baseline = replace(config.baseline, logit_weight=logit_weight, label_weight=label_weight)
-        return replace(without_gate(config, promotion_rate), baseline=baseline)
+        return replace(without_gate(config, promotion_rate), baseline=replace(config.baseline, **settings))
 
     return configure
+
+
+def consolidating(name: str, summary: str, penalty: float, *, rows: Literal["none", "own"]) -> dict[str, Method]:
+    """Return three forms of a method: told boundaries, at regular intervals, at the switches that it detects."""
+    forms: dict[str, tuple[str, Literal["told", "every", "detected"]]] = {
+        name: (summary, "told"),
+        f"{name}-every": (f"{summary}, every 100 batches", "every"),
+        f"{name}-detected": (f"{summary}, at detected switches", "detected"),
+    }
+    return {
+        form: Method(
+            text,
+            f"hge.baselines.{name}",
+            with_baseline(penalty=penalty, consolidate=when),
+            Needs(boundaries=when == "told", rows="own" if when == "detected" else rows),
+        )
+        for form, (text, when) in forms.items()
+    }
 
 
 def _learner(config: RunConfig, **changes: Any) -> RunConfig:
@@ -130,11 +147,13 @@ METHODS: dict[str, Method] = {
     ),
     "er": Method("experience replay", "hge.baselines.er", without_gate, Needs(rows="memory", passes=2)),
     "er-ace": Method("replay, asymmetric losses", "hge.baselines.er_ace", without_gate, Needs(rows="memory", passes=2)),
-    "der": Method("Dark Experience Replay", "hge.baselines.der", dark_replay(0.5, 0.0), Needs(rows="memory", passes=2)),
+    "der": Method(
+        "Dark Experience Replay", "hge.baselines.der", with_baseline(logit_weight=0.5), Needs(rows="memory", passes=2)
+    ),
     "der++": Method(
         "Dark Experience Replay with labels",
         "hge.baselines.der",
-        dark_replay(0.2, 0.5),
+        with_baseline(logit_weight=0.2, label_weight=0.5),
         Needs(rows="memory", passes=3),
     ),
     "gdumb": Method("a balanced memory, learned at the end", "hge.baselines.gdumb", without_gate, AT_THE_END),
@@ -145,5 +164,15 @@ METHODS: dict[str, Method] = {
     "slda": Method("streaming LDA of the pixels", "hge.baselines.slda", without_gate, CLOSED_FORM),
     "ranpac": Method("ridge regression on random features", "hge.baselines.ranpac", without_gate, CLOSED_FORM),
     "randumb": Method("streaming LDA of random features", "hge.baselines.randumb", without_gate, CLOSED_FORM),
+    "bgd": Method("Bayesian Gradient Descent", "hge.baselines.bgd", without_gate, Needs(passes=10)),
+    "bgd-labels": Method(
+        "Bayesian Gradient Descent over the labels of a batch",
+        "hge.baselines.bgd",
+        with_baseline(labels_trick=True),
+        Needs(passes=10),
+    ),
+    **consolidating("ewc", "online EWC", penalty=90.0, rows="own"),
+    **consolidating("si", "Synaptic Intelligence", penalty=1.0, rows="none"),
+    **consolidating("lwf", "Learning without Forgetting", penalty=1.0, rows="none"),
 }
 """Name -> method."""

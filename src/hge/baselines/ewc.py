@@ -1,0 +1,99 @@
+"""Online EWC: weights to which earlier labels were sensitive are pulled back to where they were.
+
+Sources: Kirkpatrick et al. 2017, Schwarz et al. 2018; penalty and settings (λ = 90, γ = 1: Split MNIST) of mammoth's
+`ewc_on`: λ Σ F (θ - θ*)², F ← γF + mean over rows of (∂ log p(y|x))².
+
+Departures: F is of the rows of the last batches before the consolidation (`learner.replay_capacity` of them), which are
+kept for it, not of another pass over the task; squared gradients are not weighted by p(y|x). λ depends on both.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from math import isfinite, nan
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+from torch.nn.functional import cross_entropy
+
+from hge.baselines.consolidation import QuadraticPenalty, consolidating
+from hge.baselines.network import Network
+from hge.baselines.rule import NetworkRule, RuleLearner
+from hge.core.types import Batch, as_float
+from hge.learning.online import Setting
+
+
+def build(setting: Setting) -> RuleLearner:
+    """Return an untrained learner."""
+    return consolidating(OnlineEWC(setting), setting)
+
+
+class OnlineEWC(NetworkRule):
+    """Cross-entropy of the batch, and the penalty."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(setting)
+        self.factor = setting.config.baseline.penalty
+        self.penalty = QuadraticPenalty(self.network.weights)
+        self.last = LastBatches(setting.config.learner.replay_capacity, setting.device)
+        self.parts |= {"penalty": self.penalty, "last": self.last}
+
+    def learn(self, batch: Batch, step: int) -> float:
+        """Train on the batch."""
+        loss, gradients = self.network.gradient(lambda net: cross_entropy(net(batch.x), batch.y), step)
+        if not (isfinite(loss) and self.network.update(self.penalty.add_gradient(gradients, self.factor))):
+            return nan
+        self.last.batches.append(batch)
+        return loss
+
+    def probe(self, batch: Batch) -> float:
+        """Return the cross-entropy of a batch."""
+        return self.network.loss(batch)
+
+    def consolidate(self) -> None:
+        """Protect the weights by the Fisher information of the last rows."""
+        if self.last.batches:
+            x = torch.cat([batch.x for batch in self.last.batches])
+            y = torch.cat([batch.y for batch in self.last.batches])
+            self.penalty.consolidate(fisher(self.network, x, y))
+            self.last.batches.clear()
+
+
+def fisher(network: Network, x: Tensor, y: Tensor) -> list[Tensor]:
+    """Return the mean, over rows, of the squared gradient of log p(y|x), for each weight."""
+    weights = {name: weight.detach() for name, weight in network.net.named_parameters()}
+    buffers = dict(network.net.named_buffers())
+
+    def loss(weights: dict[str, Tensor], row: Tensor, label: Tensor) -> Tensor:
+        logits: Tensor = functional_call(network.net, (weights, buffers), (row[None],))
+        return cross_entropy(logits, label[None])
+
+    found = vmap(grad(loss), in_dims=(None, 0, 0), chunk_size=256)(weights, as_float(x), y)
+    return [found[name].square().mean(0) for name in weights]
+
+
+class LastBatches:
+    """The last batches of the stream."""
+
+    parameters = 0
+
+    def __init__(self, capacity: int, device: torch.device) -> None:
+        self.batches, self.device = deque[Batch](maxlen=capacity), device
+
+    @property
+    def rows_kept(self) -> int:
+        """Number of rows."""
+        return sum(map(len, self.batches))
+
+    def state(self) -> dict[str, Tensor]:
+        """Return copies of the batches."""
+        own = enumerate(self.batches)
+        return {f"{n}.{k}": t.to("cpu", copy=True).contiguous() for n, b in own for k, t in (("x", b.x), ("y", b.y))}
+
+    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore what `state` returned."""
+        self.batches.clear()
+        for n in range(len(tensors) // 2):
+            self.batches.append(Batch(tensors[f"{n}.x"], tensors[f"{n}.y"]).to(self.device))

@@ -74,6 +74,7 @@ class Statistics(NamedTuple):
 
         The deviation of an input that was constant so far is unknown. The other rows of the batch that differ stand in
         for it, so that a single one does not set the scale; the farthest is left out.
+        Of two rows neither is the usual one.
         """
         known = MAX_DEVIATIONS * self._deviation(library)
         if library is np and self.variance.all():
@@ -81,7 +82,7 @@ class Statistics(NamedTuple):
         farthest = abs(apart) if apart.ndim == 2 else library.amax(abs(apart), tuple(range(2, apart.ndim)))
         others = library.clip((farthest > 0).sum(0) - 1, 1, None)
         usual = library.clip(farthest.sum(0) - library.amax(farthest, 0), 0, None) / others
-        unknown = MAX_DEVIATIONS * usual.reshape(self.mean.shape) if len(apart) > 1 else np.inf
+        unknown = MAX_DEVIATIONS * usual.reshape(self.mean.shape) if len(apart) > 2 else np.inf
         return library.where(self.variance > 0, known, unknown)
 
     def _deviation(self, library: Any) -> Any:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from math import inf
 
 import numpy as np
-from scipy import stats
 
 from hge.gating.promotion import promote_lca
 from hge.gating.tree import FloatArray, IntArray, Routes, Tree
@@ -131,6 +130,8 @@ def search_upper(
 
 def statistics(all_figures: Sequence[TreeFigures]) -> dict[str, dict[str, float]]:
     """Return the rows of the paper's Table 3: spread of accuracy and cost over all trees, and their correlation."""
+    from scipy import stats  # takes a second, and runs import this file
+
     accuracy = np.array([f.accuracy for f in all_figures])
     queried = np.array([f.experts_queried for f in all_figures])
     varied = accuracy.std() > 0 and queried.std() > 0  # the correlation with a constant is undefined
@@ -144,8 +145,8 @@ def _spread(values: FloatArray) -> dict[str, float]:
         "mean": float(values.mean()),
         "std": float(values.std()),
         "median": float(np.median(values)),
-        "iqr": float(stats.iqr(values)),
-        "mad": float(stats.median_abs_deviation(values)),
+        "iqr": float(np.subtract(*np.percentile(values, [75, 25]))),
+        "mad": float(np.median(np.abs(values - np.median(values)))),
     }
 
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import takewhile
 from math import inf, sqrt
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-from scipy.stats import binom, median_abs_deviation
+from scipy.special import bdtrc  # scipy.stats takes a second to import
 
 from hge.gating.tree import FloatArray
 
 T = TypeVar("T")
 Statistic = Callable[[Sequence[float]], Any]
 MANY = 1_000_000
+NORMAL_MEDIAN_DISTANCE = 0.6744897501960817
+"""Median distance from the mean, in standard deviations, of a normal distribution."""
 SIGNIFICANT = 1e-4
 """Probability below which a batch has too many new labels to belong to the expert's task."""
 
@@ -225,7 +226,12 @@ def robust_z_score(replay_losses: Sequence[float], recent_losses: Sequence[float
     >>> z_score(replay, recent) < 20 < robust_z_score(replay, recent)
     True
     """
-    return _distance(replay_losses, recent_losses, np.median, partial(median_abs_deviation, scale="normal"))
+    return _distance(replay_losses, recent_losses, np.median, _robust_deviation)
+
+
+def _robust_deviation(losses: Sequence[float]) -> float:
+    """Return the median distance from the median, scaled to the standard deviation of normally distributed losses."""
+    return float(np.median(np.abs(np.asarray(losses) - np.median(losses)))) / NORMAL_MEDIAN_DISTANCE
 
 
 def _distance(replay: Sequence[float], recent: Sequence[float], middle: Statistic, spread: Statistic) -> float:
@@ -259,4 +265,4 @@ class LabelCounts(Counter[int]):
             return True
         once = sum(count == 1 for count in self.values())
         probability = (once + 1) / (self.total() + 1)
-        return bool(binom.sf(new - 1, len(labels), probability) >= SIGNIFICANT)
+        return bool(bdtrc(new - 1, len(labels), probability) >= SIGNIFICANT)

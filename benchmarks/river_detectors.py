@@ -9,8 +9,8 @@ the next one, finds it; every other detection is a false alarm. All detectors ha
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from statistics import mean
@@ -18,6 +18,8 @@ from typing import Any
 
 from river.datasets import synth
 
+from hge.core.files import write_json
+from hge.experiments.run_files import environment
 from hge.river import LossSwitchDetector
 from river import drift, naive_bayes
 
@@ -93,7 +95,7 @@ def judge(found: list[int], changes: list[int], end: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and write."""
-    table = []
+    table, around = [], environment()  # read first: the files may change during the run
     for stream, concepts in STREAMS.items():
         for name, make in DETECTORS.items():
             outcomes, right = [], 0
@@ -116,9 +118,15 @@ def main() -> None:
             )
             print(table[-1])
     out = Path(__file__).parent.parent / "results" / "river" / "detectors.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    protocol = {"rows_per_concept": ROWS, "seeds": list(SEEDS), "classifier": "river.naive_bayes.GaussianNB"}
-    out.write_text(json.dumps({"schema": 1, "protocol": protocol, "detectors": table}, indent=2) + "\n")
+    protocol = {
+        "command": "python benchmarks/river_detectors.py",
+        "rows_per_concept": ROWS,
+        "seeds": list(SEEDS),
+        "classifier": "river.naive_bayes.GaussianNB",
+        "river": version("river"),
+        **around,
+    }
+    write_json(out, {"protocol": protocol, "detectors": table})
 
 
 if __name__ == "__main__":

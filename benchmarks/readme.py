@@ -445,6 +445,20 @@ def _range(values: list[float]) -> str:
     return f"{mean:.0f}" if high - low < 1 else f"{mean:.0f} ({low:.0f}–{high:.0f})"
 
 
+def detectors_table() -> str:
+    """Drift detectors on river's streams; of `benchmarks/river_detectors.py`."""
+    found = json.loads((ROOT / "results/river/detectors.json").read_text())
+    lines = [
+        "| stream | detector | changes | missed | false alarms | mean delay, rows | accuracy, % |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in found["detectors"]:
+        delay = "–" if row["mean_delay"] is None else f"{row['mean_delay']:.0f}"
+        counts = f"{row['changes']} | {row['missed']} | {row['false_alarms']:,} | {delay}"
+        lines.append(f"| {row['stream']} | {row['detector']} | {counts} | {row['accuracy_percent']:.1f} |")
+    return "\n".join(lines)
+
+
 def streams() -> list[StreamResults]:
     """Return the results of `benchmarks/streams.py`, in the order of its streams."""
     return read_stream_results(ROOT / "results/streams", list(STREAMS))
@@ -467,6 +481,7 @@ PAGES = {
     "docs/paper.md": {"readings": readings_table},
     "benchmarks/README.md": {"everything": everything_table},
     "docs/gates.md": {"sketches": sketches_table, "leaderboard": leaderboard_table, "unknown": unknown_table},
+    "docs/howto/river.md": {"detectors": detectors_table},
     "docs/streams.md": {
         "streams": lambda: comparison_table(streams()),
         "outcomes": lambda: outcome_table(streams()),

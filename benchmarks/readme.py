@@ -459,6 +459,20 @@ def detectors_table() -> str:
     return "\n".join(lines)
 
 
+def load_table() -> str:
+    """Requests to a served model; of `benchmarks/serving.py`."""
+    found = json.loads((ROOT / "results/serving.json").read_text())
+    lines = [
+        "| rows in a request | at the same time | predictions a second | p50, ms | p99, ms |",
+        "|---|---|---|---|---|",
+    ]
+    for load in found["load"]:
+        learning = f"{load['learn_per_second']} batches learned a second" if load["learning"] else "–"
+        times = " | ".join(str(load[f"predict_{name}"]) for name in ("per_second", "p50_ms", "p99_ms"))
+        lines.append(f"| {load['rows']} | {learning} | {times} |")
+    return "\n".join(lines)
+
+
 def streams() -> list[StreamResults]:
     """Return the results of `benchmarks/streams.py`, in the order of its streams."""
     return read_stream_results(ROOT / "results/streams", list(STREAMS))
@@ -482,6 +496,7 @@ PAGES = {
     "benchmarks/README.md": {"everything": everything_table},
     "docs/gates.md": {"sketches": sketches_table, "leaderboard": leaderboard_table, "unknown": unknown_table},
     "docs/howto/river.md": {"detectors": detectors_table},
+    "docs/howto/serve.md": {"load": load_table},
     "docs/streams.md": {
         "streams": lambda: comparison_table(streams()),
         "outcomes": lambda: outcome_table(streams()),

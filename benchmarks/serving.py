@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from helpers.browser import Page, browser
 from helpers.served import TOKEN, Served, served
-
 from hge.core.files import write_json
 from hge.core.randomness import Keys
 from hge.experiments.build import build_scenario

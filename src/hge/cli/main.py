@@ -75,6 +75,11 @@ COMMANDS = {
         "evaluate_command",
         "Compare Gated Experts with other methods on your stream, and write result.json and report.html.",
     ),
+    "predict": LazyCommand(
+        "predict",
+        "predict_command",
+        "Predict the rows of a file, or a folder of images, with a saved model.",
+    ),
     "serve": LazyCommand(
         "serve",
         "serve_command",

@@ -170,6 +170,13 @@ def read_npz(path: Path, names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
     return arrays
 
 
+def read_npy(path: Path) -> npt.NDArray[Any]:
+    """Return the array of an npy file; its header is checked against its size."""
+    raw = read_regular(path)
+    with _naming(path, "npy file"):
+        return _npy(raw)
+
+
 def _npy(raw: bytes) -> npt.NDArray[Any]:
     stream = io.BytesIO(raw)
     version = np.lib.format.read_magic(stream)

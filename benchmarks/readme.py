@@ -85,14 +85,14 @@ COSTS = (
     ("real/smnist-ge-default", 5),
     ("real/pmnist-ge-default", 3),
     ("real/cif10-ge-default", 3),
-    ("reproduced/smnist-ge-best-epochs40", 5),
-    ("reproduced/smnist-hge-best-epochs40", 1),
-    ("reproduced/cif10-ge-best-epochs10-precision-tf32", 2),
-    ("reproduced/cif10-hge-best-epochs10-precision-tf32", 1),
-    ("reproduced/cif100-10-ge-best-epochs60-precision-bf16", 1),
-    ("reproduced/cif100-10-hge-best-epochs60-precision-bf16", 1),
-    ("reproduced/cif100-20-ge-best-epochs60-precision-bf16", 1),
-    ("reproduced/cif100-20-hge-best-epochs60-precision-bf16", 1),
+    ("superseded/before-views/smnist-ge-best-epochs40", 5),
+    ("superseded/before-views/smnist-hge-best-epochs40", 1),
+    ("superseded/before-views/cif10-ge-best-epochs10-precision-tf32", 2),
+    ("superseded/before-views/cif10-hge-best-epochs10-precision-tf32", 1),
+    ("superseded/before-views/cif100-10-ge-best-epochs60-precision-bf16", 1),
+    ("superseded/before-views/cif100-10-hge-best-epochs60-precision-bf16", 1),
+    ("superseded/before-views/cif100-20-ge-best-epochs60-precision-bf16", 1),
+    ("superseded/before-views/cif100-20-hge-best-epochs60-precision-bf16", 1),
 )
 
 

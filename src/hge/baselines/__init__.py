@@ -1,1 +1,40 @@
-"""Methods of comparison, one per file."""
+"""Methods of comparison, one per file, and each as a scikit-learn classifier, such as `hge.baselines.DERPlusPlus`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+ESTIMATORS = {
+    "BGD": "bgd",
+    "DER": "der",
+    "DERPlusPlus": "der++",
+    "ER": "er",
+    "ERACE": "er-ace",
+    "EWC": "ewc",
+    "ExpertGate": "expert-gate",
+    "GDumb": "gdumb",
+    "Joint": "joint",
+    "LwF": "lwf",
+    "NCM": "ncm",
+    "Naive": "naive",
+    "RanDumb": "randumb",
+    "RanPAC": "ranpac",
+    "SI": "si",
+    "SLDA": "slda",
+    "TAME": "tame",
+}
+"""Name of a classifier -> method. `separate` has none: it must be given the task of every row that it predicts."""
+
+
+def __getattr__(name: str) -> Any:
+    """Build a classifier when it is first used: the adapter is of a higher layer, and imports torch."""
+    if name not in ESTIMATORS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    made = import_module("hge.experiments.baseline_classifier").classifier(name, ESTIMATORS[name])
+    globals()[name] = made  # the same class every time, as pickle requires
+    return made
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *ESTIMATORS})

@@ -91,19 +91,19 @@ HEADINGS = (
 )
 
 
-SUPERSEDED = "superseded"
+APART = ("superseded", "arena")
 
 
 def read_results(folder: Path) -> list[Result]:
     """Return all results of runs below a folder, in the order of their paths; other JSON files are ignored.
 
-    Folders named `superseded` (results of removed code) are ignored, too.
+    Folders named `superseded` (results of removed code) and `arena` (short runs, for another page) are ignored, too.
     """
     if not folder.is_dir():
         raise ValueError(f"results: got {folder}, expected a folder with results of runs")
     found = []
     for path in sorted(folder.rglob("*.json")):
-        if SUPERSEDED in path.relative_to(folder).parts:
+        if any(part in APART for part in path.relative_to(folder).parts):
             continue
         try:
             content = read_json(path)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -50,6 +52,22 @@ def _mark_events(axes: Axes, events: Iterable[Mapping[str, Any]], first: int, la
             colour = colour_of(event["expert"])
             axes.axvline(event["step"], color=colour, ls=line, lw=1.4, label=None if label in labelled else label)
             labelled.add(label)
+
+
+def hoverable(svg: str, axes: Axes, trace: Trace, most: int = 3000) -> str:
+    """Return the SVG of a figure with the numbers that a page shows under the pointer; axes as they were drawn."""
+    place, stride = axes.get_position(), -(-len(trace["step"]) // most)
+    columns = [trace[name][::stride].tolist() for name in ("step", "expert", "loss", "bound", "set_aside")]
+    points = [
+        [int(step), int(expert), _short(loss), _short(bound), int(aside)]
+        for step, expert, loss, bound, aside in zip(*columns, strict=True)
+    ]
+    about = {"sides": [round(place.x0, 4), round(place.x1, 4)], "limits": list(axes.get_xlim()), "points": points}
+    return svg.replace("<svg ", f"<svg data-hover='{json.dumps(about, separators=(',', ':'))}' ", 1)
+
+
+def _short(value: float) -> float | None:
+    return float(f"{value:.3g}") if isfinite(value) else None
 
 
 def draw_expert_strip(axes: Axes, trace: Trace, bottom: float = 0.0) -> None:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from hge.core.files import write_atomically
 from hge.drawing.colours import colour_of
-from hge.drawing.losses import draw_expert_strip, draw_losses, strip_axes
+from hge.drawing.losses import draw_expert_strip, draw_losses, hoverable, strip_axes
 from hge.drawing.pages import render
 from hge.drawing.svg import svg_figure
 from hge.estimator.stream_record import StreamRecord
@@ -34,13 +34,14 @@ def write_model_report(model: Any, path: Path) -> Path:
         if model._events.points:
             draw_expert_strip(strip, model.history_)
         strip_axes(strip, ["expert"])
+    drawn = svg.getvalue()
     page = render(
         "model.html.j2",
         summary=summary(model),
         parameters=model.get_params(deep=False),
         experts=model.experts_,
         stride=model._events.stride,
-        loss_svg=Markup(svg.getvalue()),
+        loss_svg=Markup(hoverable(drawn, loss_axes, model.history_) if model._events.points else drawn),
         decisions=decisions(model),
         rows=model.rows_seen_,
         switches=model.n_switches_,

@@ -86,6 +86,7 @@ def _run_page(record: RunRecord) -> str:
     return render(
         "report.html.j2",
         result=record.result,
+        notices=notices(record.result),
         config=record.config,
         protocol=record.result["protocol"],
         learner=record.config["learner"],
@@ -99,6 +100,29 @@ def _run_page(record: RunRecord) -> str:
         matrix_svg=Markup(matrix_figure(record.result)) if has_tracked_accuracy(record.result) else None,
         colour_of=colour_of,
     )
+
+
+def notices(result: dict[str, Any]) -> list[str]:
+    """Return what a reader should know before the figures, and what can be done about it."""
+    found = []
+    if result["dnf"]:
+        found.append(
+            "This run did not finish: more than five experts were created within one task. Their losses vary more than "
+            "the bound allows. Raise it (--set learner.epsilon=…), or learn larger batches."
+        )
+    if result.get("experts_unpromoted"):
+        found.append(
+            f"{result['experts_unpromoted']} of {result['experts']} experts were never promoted: the gate does not "
+            "select them, so what they learned is not used. Longer visits of their tasks (--epochs-scale) give them "
+            "more batches to be compared on; another score (--set score.name=…) may separate the tasks better."
+        )
+    if result.get("switches_missed"):
+        changes = result["switches_found"] + result["switches_missed"]
+        found.append(
+            f"{result['switches_missed']} of {changes} changes of task were missed: the loss stayed within its bound, "
+            "and one expert learned two tasks. Lower it (--set learner.epsilon=…), if that causes no false switches."
+        )
+    return found
 
 
 def _organise_page(result: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from hge.drawing.colours import BOUND, colour_of
-from hge.drawing.losses import draw_expert_strip, draw_losses, strip_axes
+from hge.drawing.losses import draw_expert_strip, draw_losses, hoverable, strip_axes
 from hge.drawing.svg import plain, svg_figure
 from hge.experiments.run_files import RunRecord
 
@@ -23,7 +23,7 @@ def loss_figure(record: RunRecord) -> str:
         draw_losses(loss_axes, record.trace, record.events)
         _draw_strips(task_axes, record)
         figure.align_ylabels()
-    return svg.getvalue()
+    return hoverable(svg.getvalue(), loss_axes, record.trace)
 
 
 def switch_figure(record: RunRecord, step: int, before: int = 40, after: int = 40) -> str:
@@ -35,7 +35,7 @@ def switch_figure(record: RunRecord, step: int, before: int = 40, after: int = 4
         axes = figure.subplots()
         draw_losses(axes, close, record.events, size=16)
         axes.set_xlabel("batch")
-    return svg.getvalue()
+    return hoverable(svg.getvalue(), axes, close)
 
 
 def routing_figure(record: RunRecord, routing: str) -> str:

@@ -1,4 +1,4 @@
-"""Generate the tables of README, benchmarks/README and docs (results, gates, streams) from the files in results/.
+"""Generate the tables of README, benchmarks/README and docs (results, gates, arena, …) from the files in results/.
 
     python benchmarks/readme.py    (or: make results)
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from hge.data.catalogue import SCENARIOS
 from hge.data.named_streams import STREAMS
+from hge.experiments.arena import leaderboard
 from hge.experiments.paper_tables import paper_table as paper_cells
 from hge.experiments.results import Line, build_table, precision_of, read_results, spread
 from hge.experiments.stream_tables import (
@@ -27,6 +28,9 @@ from hge.experiments.stream_tables import (
     read_stream_results,
 )
 from hge.experiments.verdicts import NOT_COMPARABLE
+from hge.reporting.arena_report import COLUMNS
+from hge.reporting.arena_report import shown as arena_figure
+from hge.reporting.figures.arena import scatter
 
 ROOT = Path(__file__).parent.parent
 DIGITS = ("split-digits", "permuted-digits", "recurring-digits")
@@ -48,6 +52,20 @@ GATES = (
 GATE_SEEDS = 3
 HEADLINE = ("smnist", "pmnist", "cif10", "cif100-10", "cif100-20")
 """The paper's scenarios of a single data set whose official files were used."""
+PUBLISHED = (
+    (
+        "smnist",
+        "bgd",
+        "accuracy_sample",
+        "19.00 (the paper's Table 4, a run of TAME's authors)",
+        "4 epochs; our network",
+    ),
+    (
+        *("smnist", "tame", "accuracy_sample", "98.63 (the paper's Table 4)"),
+        "4 epochs; our network, not pruned; a selector without pretraining",
+    ),
+)
+"""Folder of results/arena, method, figure, what was published, what differs."""
 SWITCHING = ("GE", "GE w/o review", "TAME")
 PARTS_OF_A_CALL = {
     "predict": "`predict`: gate, network, nearest rows, linear model",
@@ -478,6 +496,40 @@ def streams() -> list[StreamResults]:
     return read_stream_results(ROOT / "results/streams", list(STREAMS))
 
 
+def arena_board(name: str) -> list[dict[str, Any]]:
+    """Return the leaderboard of the runs in a folder of results/arena."""
+    return leaderboard(read_results(ROOT / "results/arena" / name))
+
+
+def arena_table(name: str) -> str:
+    """Every method on one stream, best single-sample accuracy first."""
+    lines = [f"| method | {' | '.join(COLUMNS.values())} | told |", "|---|" + "---|" * (len(COLUMNS) + 1)]
+    for row in arena_board(name):
+        figures = " | ".join(arena_figure(row, figure) for figure in COLUMNS)
+        lines.append(f"| {row['method']} | {figures} | {row['told']} |")
+    return "\n".join(lines)
+
+
+def published_table() -> str:
+    """Published figures beside ours."""
+    lines = ["| method | scenario | published | ours | seeds | what differs |", "|---|---|---|---|---|---|"]
+    for folder, method, figure, published, differs in PUBLISHED:
+        row = next(row for row in arena_board(folder) if row["method"] == method)
+        scenario, ours = folder.partition("-")[0], arena_figure(row, figure)
+        lines.append(f"| {method} | {scenario} | {published} | {ours} | {len(row['seeds'])} | {differs} |")
+    return "\n".join(lines)
+
+
+def write_arena_plots() -> None:
+    """Draw accuracy against memory and against cost."""
+    board = arena_board("smnist")
+    for name, figure, label in (
+        ("memory", "rows_kept", "rows of the stream that are stored"),
+        ("cost", "training_time", "training time, relative to naive"),
+    ):
+        (ROOT / f"docs/arena-smnist-{name}.svg").write_text(scatter(board, figure, label), encoding="utf-8")
+
+
 PAGES = {
     "README.md": {"headline": headline_table},
     "docs/results.md": {
@@ -497,6 +549,7 @@ PAGES = {
     "docs/gates.md": {"sketches": sketches_table, "leaderboard": leaderboard_table, "unknown": unknown_table},
     "docs/howto/river.md": {"detectors": detectors_table},
     "docs/howto/serve.md": {"load": load_table},
+    "docs/arena.md": {"arena-smnist": lambda: arena_table("smnist"), "published": published_table},
     "docs/streams.md": {
         "streams": lambda: comparison_table(streams()),
         "outcomes": lambda: outcome_table(streams()),
@@ -519,6 +572,7 @@ def filled(page: str, text: str) -> str:
 
 
 if __name__ == "__main__":
+    write_arena_plots()
     for page in PAGES:
         path = ROOT / page
         path.write_text(filled(page, path.read_text(encoding="utf-8")), encoding="utf-8")

@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 
 from hge.data.catalogue import SCENARIOS
+from hge.experiments.methods import METHODS
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(
@@ -28,7 +29,7 @@ def test_code_of_a_page_runs(page: str, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "page"}
     text = (ROOT / page).read_text(encoding="utf-8")
-    with mock.patch.dict(SCENARIOS):
+    with mock.patch.dict(SCENARIOS), mock.patch.dict(METHODS):
         for block in FENCE.finditer(text):
             run(block[1], namespace, page, text.count("\n", 0, block.start()) + 1)
 

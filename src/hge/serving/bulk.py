@@ -15,6 +15,7 @@ import numpy.typing as npt
 from hge.core.files import write_atomically
 from hge.data.input_file import Inputs, Rows
 from hge.estimator.classifier import GatedExperts
+from hge.experiments.jobs.ray import import_ray
 
 CHUNK = 1024
 OUT_FORMATS = (".csv", ".parquet", ".npz")
@@ -48,26 +49,19 @@ def answer_here(model: GatedExperts, rows: Rows) -> Iterator[Answers]:
 
 def answer_on_ray(folder: Path, rows: Rows, address: str | None = None) -> Iterator[Answers]:
     """Answer on a Ray cluster, in order: every CPU gets a replica, loaded from a folder that all machines reach."""
-    ray = _ray()
+    ray = import_ray()
+    from ray.util import ActorPool
+
     if not ray.is_initialized():
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     parts = list(chunks(rows))
     count = max(1, min(len(parts), int(ray.cluster_resources().get("CPU", 1))))
     replicas = [ray.remote(Replica).options(num_cpus=1).remote(folder.resolve()) for _ in range(count)]
     try:
-        yield from ray.util.ActorPool(replicas).map(lambda replica, part: replica.answer.remote(part), parts)
+        yield from ActorPool(replicas).map(lambda replica, part: replica.answer.remote(part), parts)
     finally:
         for replica in replicas:
             ray.kill(replica)
-
-
-def _ray() -> Any:
-    try:
-        import ray
-        import ray.util
-    except ImportError:
-        raise ValueError("executor: got ray, expected it to be installed: pip install 'hge[cluster]'") from None
-    return ray
 
 
 class Replica:

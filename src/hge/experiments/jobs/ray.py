@@ -27,12 +27,12 @@ class RayExecutor:
     @property
     def at_once(self) -> int:
         """Maximum number of jobs that run at the same time, from the cluster's current resources."""
-        resources = _ray().cluster_resources()
+        resources = import_ray().cluster_resources()
         return max(1, int(resources.get("GPU", 0) * self.per_gpu) or int(resources.get("CPU", 1)))
 
     def start(self, jobs: Iterable[Job]) -> None:
         """Submit all jobs to the cluster, which queues them."""
-        ray = _ray()
+        ray = import_ray()
         if not ray.is_initialized():
             ray.init(address=self.address, log_to_driver=False, logging_level="ERROR")
         for job in jobs:
@@ -44,13 +44,13 @@ class RayExecutor:
 
     def poll(self, seconds: float) -> list[Outcome]:
         """Wait for at most `seconds`; return the outcomes of jobs that have ended."""
-        ray = _ray()
+        ray = import_ray()
         ready, _ = ray.wait(list(self._running), num_returns=len(self._running), timeout=seconds)
         return [_outcome(ray, reference, self._running.pop(reference)) for reference in ready]
 
     def stop(self) -> None:
         """Stop running jobs; their checkpoints are kept."""
-        ray = _ray()
+        ray = import_ray()
         for reference in self._running:
             ray.cancel(reference, force=True)
         self._running.clear()
@@ -70,7 +70,8 @@ def _outcome(ray: Any, reference: Any, name: str) -> Outcome:
     return outcome
 
 
-def _ray() -> Any:
+def import_ray() -> Any:
+    """Return the package, or raise an error that says how to install it."""
     try:
         import ray
     except ImportError:

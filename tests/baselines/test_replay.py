@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from helpers.small_methods import LR, gradient, linear_setting, weights
-from hge.baselines import der, er, er_ace, gdumb, joint
+from hge.baselines import agem, der, er, er_ace, gdumb, joint
 from hge.baselines.memory import Reservoir
 from hge.core.config import override
 from hge.core.randomness import Keys
@@ -49,6 +49,27 @@ def test_er_ace_leaves_seen_classes_out_of_the_new_batchs_loss_but_not_unseen_on
     # Class 3 was never seen: it stays in. The class with the highest number seen is 2, and the new one is 1.
     expected = gradient(first, SECOND, absent=(0, 2)) + gradient(first, FIRST)
     assert second == pytest.approx(first - LR * expected, abs=1e-6)
+
+
+def test_agem_turns_a_step_that_would_raise_the_loss_of_the_memory() -> None:
+    against = Batch(FIRST.x, FIRST.y.flip(0))
+    learner = agem.build(linear_setting())
+    list(learner.learn_all([FIRST]))
+    first = weights(learner)
+    g, r = gradient(first, against), gradient(first, FIRST)
+    assert (g * r).sum() < 0
+    list(learner.learn_all([against]))
+    expected = g - (g * r).sum() / (r * r).sum() * r
+    assert weights(learner) == pytest.approx(first - LR * expected, abs=1e-6)
+    assert learner.rows_kept == 4
+
+
+def test_agem_leaves_a_step_alone_that_helps_the_memory() -> None:
+    learner = agem.build(linear_setting())
+    list(learner.learn_all([FIRST]))
+    first = weights(learner)
+    list(learner.learn_all([FIRST]))
+    assert weights(learner) == pytest.approx(first - LR * gradient(first, FIRST), abs=1e-6)
 
 
 @pytest.mark.parametrize("label_weight", [0.0, 0.7])

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 ESTIMATORS = {
+    "AGEM": "agem",
     "BGD": "bgd",
     "DER": "der",
     "DERPlusPlus": "der++",

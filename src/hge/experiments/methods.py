@@ -156,6 +156,7 @@ METHODS: dict[str, Method] = {
         with_baseline(logit_weight=0.2, label_weight=0.5),
         Needs(rows="memory", passes=3),
     ),
+    "agem": Method("A-GEM", "hge.baselines.agem", without_gate, Needs(rows="memory", passes=2)),
     "gdumb": Method("a balanced memory, learned at the end", "hge.baselines.gdumb", without_gate, AT_THE_END),
     "expert-gate": Method(
         "Expert Gate (Aljundi et al. 2017)", "hge.baselines.expert_gate", with_autoencoder, Needs(boundaries=True)

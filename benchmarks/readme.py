@@ -485,12 +485,12 @@ def load_table() -> str:
     """Requests to a served model; of `benchmarks/serving.py`."""
     found = json.loads((ROOT / "results/serving.json").read_text())
     lines = [
-        "| rows in a request | at the same time | predictions a second | p50, ms | p99, ms |",
-        "|---|---|---|---|---|",
+        "| rows in a request | at the same time | predictions a second | p50, ms | p99, ms | longest, ms |",
+        "|---|---|---|---|---|---|",
     ]
     for load in found["load"]:
         learning = f"{load['learn_per_second']} batches learned a second" if load["learning"] else "–"
-        times = " | ".join(str(load[f"predict_{name}"]) for name in ("per_second", "p50_ms", "p99_ms"))
+        times = " | ".join(str(load[f"predict_{name}"]) for name in ("per_second", "p50_ms", "p99_ms", "longest_ms"))
         lines.append(f"| {load['rows']} | {learning} | {times} |")
     return "\n".join(lines)
 

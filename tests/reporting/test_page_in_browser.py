@@ -54,6 +54,10 @@ def test_a_report_on_a_phone_in_the_dark(tmp_path: Path) -> None:
             "(() => { const svg = document.querySelector('svg[data-hover]'), box = svg.getBoundingClientRect();"
             "svg.dispatchEvent(new PointerEvent('pointermove', {clientX: box.left + box.width, clientY: 9})); })()"
         )
+        before = page.value("document.querySelector('svg[data-hover]').clientWidth")
+        page.value("document.querySelector('.zoom').click()")
+        assert page.value("document.querySelector('svg[data-hover]').clientWidth") > 1.5 * before
+        assert page.value("document.documentElement.scrollWidth") == 390
         last = int(model.history_["step"][-1])
         assert page.value("document.getElementById('tip').textContent").startswith(f"batch {last}: loss ")
 

@@ -216,7 +216,7 @@ def test_separate_trains_in_runs_as_one_by_one(kind: type[EagerPool] | type[Stac
 def test_runs_leave_what_other_methods_leave(tmp_path: Path) -> None:
     results = {}
     for method in ("ge", "tame", "separate"):
-        config = build_config("split-digits", method, epochs_scale=0.5)
+        config = build_config("split-digits", method, epochs_scale=0.25)
         results[method] = run(override(config, "tame.selector_epochs=20"), tmp_path / method)
         page = write_report(tmp_path / method).read_text()
         assert ("upper bound" in page, "selector" in page) == (method == "separate", method == "tame")

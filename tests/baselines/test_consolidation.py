@@ -150,8 +150,8 @@ def test_detected_switches_of_digits_are_the_boundaries(tmp_path: Path, monkeypa
 def test_protection_helps_where_the_classes_stay_the_same(tmp_path: Path) -> None:
     """Permuted digits: all tasks share the ten classes, so that weights can be protected at all."""
     accuracy = {}
-    for method in ("naive", "ewc", "si", "lwf", "bgd"):
-        config = replace(build_config("permuted-digits", method, epochs_scale=0.5), tasks=4)
+    for method in ("naive", "ewc", "si", "bgd"):
+        config = replace(build_config("permuted-digits", method, epochs_scale=0.3), tasks=3)
         accuracy[method] = run(config, tmp_path / method)["accuracy_sample"]
     assert accuracy["ewc"] > accuracy["naive"]
     assert accuracy["si"] > accuracy["naive"]

@@ -40,7 +40,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def test_a_lost_nodes_run_goes_on_elsewhere(cluster: Any, tmp_path: Path) -> None:
     """Two nodes take a run each; one is killed, and its run goes on where the other has ended."""
     _, lost = [cluster.add_node(num_cpus=1) for _ in range(2)]
-    jobs = build_jobs([("split-digits", "ge")], recipe="paper", seeds=2, epochs_scale=0.6, device="cpu")
+    jobs = build_jobs([("split-digits", "ge")], recipe="paper", seeds=2, epochs_scale=0.3, device="cpu")
     workspace = Workspace(tmp_path / "work", checkpoint_every=20)
     killed: list[int] = []
 

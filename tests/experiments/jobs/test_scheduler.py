@@ -408,8 +408,8 @@ def workers_of(group: int) -> list[Path]:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
 def test_ctrl_c_leaves_a_state_to_go_on_from(tmp_path: Path) -> None:
-    [job] = jobs_of([("split-digits", "ge")], epochs_scale=0.3)
-    options = ["--scenario", "split-digits", "--method", "ge", "--seeds", "1", "--epochs-scale", "0.3"]
+    [job] = jobs_of([("split-digits", "ge")], epochs_scale=0.1)
+    options = ["--scenario", "split-digits", "--method", "ge", "--seeds", "1", "--epochs-scale", "0.1"]
     command = [sys.executable, "-m", "hge", "reproduce", *options, "--device", "cpu", "--checkpoint-every", "100000"]
     process = subprocess.Popen(
         command,

@@ -38,11 +38,13 @@ class LinearModel:
             self.weights = np.pad(self.weights, ((0, 0), (0, missing)))
         far = self._count_far(x)
         self.statistics = self.statistics.including(x)
-        rows, right = self._standardised(x), np.eye(self.weights.shape[1])[y]
+        rows = self._standardised(x)
         steps = (rows / np.square(rows).sum(axis=1, keepdims=True)).T
         for start in range(0, len(x), ROWS_PER_STEP):
             part = slice(start, start + ROWS_PER_STEP)
-            self.weights -= steps[:, part] @ (softmax(rows[part] @ self.weights) - right[part])
+            wrong = softmax(rows[part] @ self.weights)
+            wrong[np.arange(len(wrong)), y[part]] -= 1.0
+            self.weights -= steps[:, part] @ wrong
         return far
 
     def probabilities(self, x: FloatRows, classes: int) -> FloatArray:

@@ -587,6 +587,15 @@ def test_a_parameter_that_cannot_be_saved_is_named_before_anything_is_written(tm
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.parametrize("path", [None, 3, "a\0b"])
+def test_what_is_no_folder_name_is_told(path: Any) -> None:
+    X, y = digits(low=True)
+    model = GatedExperts().partial_fit(X[:50], y[:50])
+    for call in (model.save, GatedExperts.load):
+        with pytest.raises((TypeError, ValueError), match="path: got "):
+            call(path)
+
+
 def test_texts_of_any_type_are_saved(tmp_path: Path) -> None:
     X, y = (rows[:128] for rows in digits(low=True))
     model = GatedExperts(epochs=1).fit(X, np.array([f"digit {label}" for label in y], dtype=object))

@@ -187,3 +187,9 @@ def test_statistics_are_those_of_table_3() -> None:
     ranks = np.corrcoef([5, 4, 2, 3, 1], [1, 3, 4, 2, 5])[0, 1]
     assert rows["experts_queried"]["scc"] == pytest.approx(ranks)
     assert rows["experts_queried"]["median"] == 4.0
+
+
+def test_the_covered_share_must_be_exceeded() -> None:
+    """98 of 100 batches are not more than 98 %."""
+    assert frequent_paths(Counter({(1,): 98, (2,): 2}), 0.98) == [(1,), (2,)]
+    assert frequent_paths(Counter({(1,): 99, (2,): 1}), 0.98) == [(1,)]

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hge.gating.switch_detection import LabelCounts, LossStats, RecentBuffer, RecentEntry, robust_z_score, z_score
+from hge.gating.switch_detection import (
+    LabelCounts,
+    LossStats,
+    OutlierRate,
+    RecentBuffer,
+    RecentEntry,
+    robust_z_score,
+    z_score,
+)
 
 losses = st.lists(st.floats(0, 1e6), min_size=1, max_size=60)
 
@@ -134,3 +142,10 @@ def test_few_rows_are_little_evidence(rows: int) -> None:
 
 def test_an_expert_without_labels_admits_any() -> None:
     assert LabelCounts().admits([1, 2, 3])
+
+
+def test_as_improbable_as_the_error_rate_is_enough() -> None:
+    rate = OutlierRate()
+    assert rate.chance(2, batches=0) == 0.05**2
+    assert rate.enough(2, batches=0, error_rate=0.05**2)
+    assert not rate.enough(2, batches=0, error_rate=0.05**2 - 1e-9)

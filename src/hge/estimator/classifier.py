@@ -23,7 +23,7 @@ from hge.estimator.fair_lock import in_turn, learning_in_turn, lock_of
 from hge.estimator.inspection import Inspection
 from hge.estimator.memory_need import TooLargeError
 from hge.estimator.parameters import Parameters
-from hge.estimator.persistence import read_model, save_model, waiting_rows
+from hge.estimator.persistence import folder_named, read_model, save_model, waiting_rows
 from hge.estimator.row_buffer import WaitingRows
 from hge.estimator.stream_record import StreamRecord
 from hge.estimator.validation import (
@@ -166,7 +166,7 @@ class GatedExperts(ClassifierMixin, Inspection, Parameters):  # type: ignore[mis
         model was fitted are kept for the next `fit`.
         """
         self._check_started()
-        save_model(self, Path(path))
+        save_model(self, folder_named(path))
 
     @classmethod
     def load(cls, path: str | Path, **changed: Any) -> GatedExperts:
@@ -178,7 +178,7 @@ class GatedExperts(ClassifierMixin, Inspection, Parameters):  # type: ignore[mis
         for name in changed:
             if name not in cls._get_param_names():
                 raise ValueError(f"{name}: no parameter of {cls.__name__}")
-        snapshot, facts = read_model(Path(path))
+        snapshot, facts = read_model(folder_named(path))
         try:
             for name in facts["factories"]:
                 if name not in changed:

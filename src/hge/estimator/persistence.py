@@ -6,6 +6,7 @@ What is saved are the parameters that the model was fitted with. Those changed s
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,21 @@ FACTS: Kind = {
 """What is saved of an estimator beside its learner."""
 LABEL_KINDS = "biufU"
 """numpy dtype kinds of labels that JSON can represent: booleans, numbers, strings."""
+
+
+def folder_named(path: str | os.PathLike[str]) -> Path:
+    """Return the folder of this name.
+
+    >>> folder_named(None)
+    Traceback (most recent call last):
+    ...
+    TypeError: path: got None, expected the name of a folder
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path: got {path!r}, expected the name of a folder")
+    if "\0" in os.fspath(path):
+        raise ValueError(f"path: got {os.fspath(path)!r}, expected a name without NUL characters")
+    return Path(path)
 
 
 def save_model(model: Any, folder: Path) -> None:

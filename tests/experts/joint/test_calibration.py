@@ -81,6 +81,7 @@ def test_who_does_not_answer_has_no_part_in_a_mixture(model: GatedExperts) -> No
         np.testing.assert_array_equal(answerer.mixture(x, 10), usual)
         learner.config = replace(config, newcomers_answer=False)
         assert not np.isin(answerer.mixture(x, 10).argmax(axis=1), [0, 1]).any()
+        assert not np.isin(answerer.route(x, "sample").expert, own).any()
     finally:
         learner.organisation.probations, learner.config = probations, config
 

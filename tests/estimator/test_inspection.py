@@ -167,3 +167,14 @@ def test_a_record_that_is_none_is_refused(name: str, value: Any) -> None:
     facts, history = StreamRecord().state()
     with pytest.raises(ValueError, match=r"facts\.record"):
         StreamRecord.of(facts | {name: value}, history)
+
+
+def test_what_cannot_be_called_is_told_before_anything_is_learned() -> None:
+    X, y = np.random.default_rng(0).random((64, 3)), np.arange(64) % 2
+    model = GatedExperts(epochs=1).partial_fit(X, y)
+    before = model.predict_proba(X)
+    model.set_params(on_event=7)
+    for call in (model.fit, model.partial_fit):
+        with pytest.raises(ValueError, match="on_event: got 7, expected a function"):
+            call(X, y)
+    np.testing.assert_array_equal(model.predict_proba(X), before)

@@ -27,6 +27,7 @@ from hge.estimator.persistence import folder_named, read_model, save_model, wait
 from hge.estimator.row_buffer import WaitingRows
 from hge.estimator.stream_record import StreamRecord
 from hge.estimator.validation import (
+    check_callback,
     FloatRows,
     Labels,
     check_choice,
@@ -120,6 +121,7 @@ class GatedExperts(ClassifierMixin, Inspection, Parameters):  # type: ignore[mis
             raise ValueError("sample_weight: got weights, expected None; every row of the stream counts once")
         policy = check_choice("on_bad_batch", self.on_bad_batch, get_args(OnBadBatch))
         check_count("batch_size", self.batch_size)
+        check_callback(self.on_event)
         capacity = self._capacity if self._started else check_count("class_capacity", self.class_capacity)
         listed = None if classes is None else read_classes(classes, capacity)
         if self._started and listed is not None and not np.array_equal(listed, self.classes_):
@@ -153,6 +155,7 @@ class GatedExperts(ClassifierMixin, Inspection, Parameters):  # type: ignore[mis
         """Learn the rows that do not fill a batch yet, as a smaller batch."""
         self._check_started()
         check_count("batch_size", self.batch_size)
+        check_callback(self.on_event)
         self._learn_waiting(least=1)
         self._learner.end_stream()
         self._events.deliver(self.on_event)
@@ -281,6 +284,7 @@ class GatedExperts(ClassifierMixin, Inspection, Parameters):  # type: ignore[mis
     def _start(self, X: Rows, x: FloatRows, classes: Labels, *, closed: bool, events: StreamRecord) -> None:
         """Build an untrained learner for rows of this shape; on failure the old state is unchanged."""
         check_count("batch_size", self.batch_size)
+        check_callback(self.on_event)
         self._build(x, check_count("class_capacity", self.class_capacity), Keys(read_seed(self.random_state)), events)
         validate_data(self, X, reset=True, skip_check_array=True)  # sets n_features_in_ and feature_names_in_
         self._outputs = {}

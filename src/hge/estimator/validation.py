@@ -177,6 +177,12 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
     return int(value)
 
 
+def check_callback(value: Any) -> None:
+    """Raise an error if `on_event` cannot be called."""
+    if value is not None and not callable(value):
+        raise ValueError(f"on_event: got {value!r}, expected a function of one event, or None")
+
+
 def check_choice(name: str, value: Any, known: tuple[str, ...]) -> Any:
     """Return one of the known names, or raise an error that lists them."""
     if not isinstance(value, str) or value not in known:

@@ -27,9 +27,9 @@ from hge.estimator.persistence import folder_named, read_model, save_model, wait
 from hge.estimator.row_buffer import WaitingRows
 from hge.estimator.stream_record import StreamRecord
 from hge.estimator.validation import (
-    check_callback,
     FloatRows,
     Labels,
+    check_callback,
     check_choice,
     check_count,
     check_labels,

@@ -14,6 +14,7 @@ from sklearn.neighbors import NearestCentroid
 
 from helpers.small_methods import linear_setting
 from hge.baselines import ncm, randumb, ranpac, slda
+from hge.baselines.closed_form import RandomFeatures
 from hge.baselines.rule import RuleLearner
 from hge.core.types import Batch
 from hge.experiments.recipes import build_config
@@ -63,8 +64,7 @@ def test_ranpac_is_ridge_regression_on_its_features() -> None:
 
 
 def test_random_fourier_features_approximate_a_gaussian_kernel() -> None:
-    learner = randumb.build(linear_setting(features=20_000))
-    map_ = learner.rule.features  # type: ignore[attr-defined]
+    map_ = RandomFeatures(linear_setting(features=20_000), fourier=True)
     x = torch.from_numpy(X[:40])
     map_.see(x)
     kernel = 2 * (map_(x) @ map_(x).T / 20_000).numpy()

@@ -105,6 +105,7 @@ def test_a_batch_that_cannot_be_learned_leaves_nothing_behind() -> None:
         assert all(torch.equal(before[name].nan_to_num(), after[name].nan_to_num()) for name in before)
 
 
+@pytest.mark.slow
 def test_a_reservoir_keeps_early_and_late_rows_alike() -> None:
     kept: Counter[int] = Counter()
     for seed in range(300):

@@ -31,6 +31,7 @@ EXEMPT = {
 }
 
 
+@pytest.mark.slow
 @parametrize_with_checks([GatedExperts(epochs=3)], expected_failed_checks=lambda estimator: EXEMPT)
 @pytest.mark.filterwarnings("ignore")
 def test_scikit_learn_conformance(estimator: GatedExperts, check: Callable[[Any], None]) -> None:

@@ -69,6 +69,7 @@ def test_every_memory_is_run_and_names_are_distinct() -> None:
         arena_jobs("split-digits", seeds=0)
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_leaderboard_and_runs_only_what_is_missing(tmp_path: Path) -> None:
     command = ["arena", "split-digits", "--epochs-scale", "0.02", "--out", str(tmp_path / "arena")]
     first = hge(*command, "--methods", "er", "--memory", "100", cwd=tmp_path)

@@ -28,7 +28,11 @@ def made(name: str, **parameters: Any) -> Any:
     return getattr(hge.baselines, name)(batch_size=16, **parameters)
 
 
-@pytest.mark.parametrize("name", ESTIMATORS)
+QUICK = ["DERPlusPlus", "ER", "EWC", "NCM"]
+SLOW_TOO = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in ESTIMATORS]
+
+
+@pytest.mark.parametrize("name", SLOW_TOO)
 def test_every_baseline_learns_two_classes(name: str) -> None:
     model = made(name)
     for _ in range(3):
@@ -76,7 +80,7 @@ def test_methods_of_the_end_do_not_predict_before_it() -> None:
         model.partial_fit(*rows_of(0, 1)).predict([[0.0, 0.0]])
 
 
-@pytest.mark.parametrize("name", ["DERPlusPlus", "SLDA", "TAME", "EWC"])
+@pytest.mark.parametrize("name", ["DERPlusPlus", "SLDA", pytest.param("TAME", marks=pytest.mark.slow), "EWC"])
 def test_a_pickled_model_continues_as_the_original_does(name: str) -> None:
     model = made(name).partial_fit(*rows_of(0, 1))
     other = pickle.loads(pickle.dumps(model))

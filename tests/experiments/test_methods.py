@@ -17,7 +17,11 @@ from hge.experiments.runner import run
 STREAMING = [name for name, method in METHODS.items() if method.learns_a_stream]
 
 
-@pytest.mark.parametrize("name", STREAMING)
+QUICK = {"ge", "hge", "tame", "naive", "er", "ewc-detected"}
+SLOW_TOO = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in STREAMING]
+
+
+@pytest.mark.parametrize("name", SLOW_TOO)
 def test_a_line_makes_a_learner_that_goes_on_where_it_was_stopped(name: str) -> None:
     config, keys = build_config("split-digits", name), Keys(0)
     scenario = build_scenario(config, keys, None)

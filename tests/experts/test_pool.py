@@ -72,10 +72,10 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device(request.param)
 
 
-@pytest.fixture(
-    params=[pytest.param(n, marks=pytest.mark.slow) if s.net is small_resnet else n for n, s in SPECS.items()],
-    ids=SPECS,
-)
+QUICK = {"mlp, sketch", "mlp, autoencoder", "views of rows"}
+
+
+@pytest.fixture(params=[n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in SPECS], ids=SPECS)
 def spec(request: pytest.FixtureRequest) -> PoolSpec:
     return SPECS[request.param]
 

@@ -47,7 +47,10 @@ def make_pool(name: str, **changes: Any) -> ClassifierPool:
     return ClassifierPool(replace(spec, **changes), Keys(seed=3), PROTOTYPES[name])
 
 
-@pytest.mark.parametrize("name", PROTOTYPES)
+SLOW_TOO = ["SGDClassifier", *(pytest.param(name, marks=pytest.mark.slow) for name in [*PROTOTYPES][1:])]
+
+
+@pytest.mark.parametrize("name", SLOW_TOO)
 @pytest.mark.parametrize(
     "check", [c for c in CHECKS if c.__name__ not in NEED_FEATURES | OF_NETWORKS], ids=lambda check: check.__name__
 )

@@ -15,6 +15,7 @@ def drawn(rng: np.random.Generator, shares: np.ndarray, rows: int) -> float:
     return evidence_of_fading(rng.binomial(rows, shares).astype(float), np.full(len(shares), float(rows)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 8, 32, 200])
 def test_a_change_at_once_is_seldom_taken_for_a_gradual_one(rows: int) -> None:
     rng = np.random.default_rng(0)

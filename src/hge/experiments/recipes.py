@@ -101,7 +101,7 @@ def best(scenario: str) -> RunConfig:
         net="conv4" if convolutional else "conv4-narrow" if images else "mlp-wide",
         images=images,
         augment=convolutional and "mnist" not in scenario,  # a flipped digit is not a digit
-        views=4 if convolutional else 1,
+        views=4 if convolutional or images else 1,
         optimiser=OptimiserConfig(average=0.99),
     )
 

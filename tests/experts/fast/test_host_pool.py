@@ -45,7 +45,7 @@ def make(spec: PoolSpec) -> HostPool:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=[check.__name__ for check in CHECKS])
-@pytest.mark.parametrize("name", ["adam, scaled", "averaged", "autoencoder"])
+@pytest.mark.parametrize("name", ["adam, scaled", "averaged", pytest.param("autoencoder", marks=pytest.mark.slow)])
 def test_contract(name: str, check: Callable[[MakePool], None]) -> None:
     check(lambda: make(SPECS[name]))
 

@@ -135,6 +135,7 @@ def test_convolutional_vae_does_not_diverge(optimiser: OptimiserConfig) -> None:
         assert value < 1e4
 
 
+@pytest.mark.slow
 def test_log_variance_starts_at_zero_and_the_gradient_is_clipped() -> None:
     score = autoencoder(ScoreConfig("autoencoder"), OptimiserConfig(lr=1.0, momentum=0.0, weight_decay=0.0), net="conv")
     assert score.net.encode(torch.rand(2, 3, 32, 32))[1].abs().max() == 0

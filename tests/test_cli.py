@@ -24,6 +24,7 @@ RESULT_KEYS = {
     "accuracy_batch",
     "gate_accuracy_sample",
     "gate_accuracy_batch",
+    "calibration_error_sample",
     "experts",
     "experts_unpromoted",
     "experts_queried_batch",

@@ -9,7 +9,7 @@ import torch
 from hge.core.events import ExpertCreated
 from hge.data.scenarios import Part, Source, Task
 from hge.data.transforms import AsIs
-from hge.experiments.metrics import Ledger, Switches, evaluate
+from hge.experiments.metrics import Ledger, Switches, evaluate, expected_calibration_error
 from hge.gating.tree import Routes, Tree
 from hge.learning.online import Step
 
@@ -103,4 +103,15 @@ def test_figures_are_means_over_tasks(routing: str, groups: list[int]) -> None:
     assert figures.accuracy == pytest.approx((50 + 75) / 2)
     assert figures.gate_accuracy == pytest.approx((0 + 100) / 2)
     assert figures.experts_queried == 2
+    assert figures.calibration_error == pytest.approx(100 * 6 / 14), "sure of 14 rows, wrong about 6"
     assert figures.routed.tolist() == [[0, 100, 0], [0, 100, 0]]
+
+
+def test_probabilities_that_are_as_often_right_as_they_say_have_no_calibration_error() -> None:
+    rng = np.random.default_rng(0)
+    confidence = rng.uniform(0.1, 1, 200_000)
+    right = rng.uniform(size=len(confidence)) < confidence
+    assert expected_calibration_error(confidence, right) < 0.5
+    assert expected_calibration_error(np.sqrt(confidence), right) == pytest.approx(
+        100 * np.mean(np.sqrt(confidence) - confidence), abs=0.5
+    ), "too sure everywhere"

@@ -184,6 +184,8 @@ def _result_table(config: RunConfig, result: dict[str, Any]) -> Table:
         ("experts_queried", "experts queried", "{:.2f}"),
     ):
         table.add_row(title, *(form.format(result[f"{name}_{routing}"]) for routing in ("sample", "batch")))
+    if "calibration_error_sample" in result:  # not in results of earlier versions
+        table.add_row("calibration error", f"{result['calibration_error_sample']:.2f} %", "–")
     if cost := result.get("cost"):  # not in results of earlier versions
         for name, title, form in (
             ("gate_multiply_adds", "gate, multiply-adds per row", "{:,}"),

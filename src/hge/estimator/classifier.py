@@ -208,7 +208,11 @@ class GatedExperts(ClassifierMixin, Inspection, Parameters):  # type: ignore[mis
 
     @in_turn
     def predict_proba(self, X: Rows) -> FloatArray:
-        """Return [rows, classes_]: the selected expert's probabilities; 0 for classes not seen yet."""
+        """Return [rows, classes_]: class probabilities; 0 for classes not seen yet.
+
+        Those of the selected expert; of all experts, weighted by their probabilities, if rows are routed one by one
+        by the joint score, and with the default `routing`.
+        """
         x = self._rows(X)
         columns = np.searchsorted(self.classes_, np.array(list(self._outputs), dtype=self.classes_.dtype))
         result = np.zeros((len(x), len(self.classes_)))

@@ -20,6 +20,8 @@ from hge.learning.routing import ROWS_AT_ONCE
 
 OWNER_SHARE = 0.1
 """An expert belongs to a task if it was trained on at least this share of the task's batches (Section 5.3)."""
+CALIBRATION_BINS = 15
+"""Bins of probability over which the calibration error is computed."""
 RUNAWAY = 5
 """If more experts than this are created within one task, the run counts as not finished (Section 5.1)."""
 
@@ -132,6 +134,8 @@ class Figures:
     """[nodes] percentage of a task's groups routed to a node of the tree or below it."""
     by_task: tuple[float, ...]
     """Accuracy of each task."""
+    calibration_error: float
+    """Expected calibration error of the predicted labels' probabilities, over the test rows of all tasks."""
 
 
 def evaluate(
@@ -147,16 +151,19 @@ def evaluate(
     `answers` has one entry per task, for methods that are given tasks; for others they are all the same.
     """
     rows: list[tuple[float, float, float, FloatArray, FloatArray]] = []
+    confidence, right = [], []
     for answerer, task, own in zip(answers, tasks, owners, strict=True):
         experts = len(answerer.learner.experts)
         batches = list(task.test.batches(ROWS_AT_ONCE if routing == "sample" else batch_size))
         routes = [answerer.route(batch.x, routing) for batch in batches]
-        predicted = [
-            answerer.probabilities(b.x, r, classes).argmax(axis=1) for b, r in zip(batches, routes, strict=True)
-        ]
+        probabilities = np.concatenate(
+            [answerer.probabilities(b.x, r, classes) for b, r in zip(batches, routes, strict=True)]
+        )
         chosen: IntArray = np.concatenate([r.expert for r in routes])
         labels = torch.cat([batch.y for batch in batches]).cpu().numpy()
-        correct: npt.NDArray[Any] = np.concatenate(predicted) == labels
+        correct: npt.NDArray[Any] = probabilities.argmax(axis=1) == labels
+        confidence.append(probabilities.max(axis=1))
+        right.append(correct)
         rows.append(
             (
                 100 * float(correct.mean()),
@@ -174,4 +181,17 @@ def evaluate(
         np.stack(routed),
         np.mean(reached, axis=0),
         accuracy,
+        expected_calibration_error(np.concatenate(confidence), np.concatenate(right)),
     )
+
+
+def expected_calibration_error(confidence: FloatArray, right: npt.NDArray[Any]) -> float:
+    """Return the mean distance, in points, of confidence from accuracy over equally wide bins of confidence.
+
+    >>> expected_calibration_error(np.array([1.0, 1.0, 0.5, 0.5]), np.array([True, True, True, False]))
+    0.0
+    >>> expected_calibration_error(np.array([1.0, 1.0, 0.5, 0.5]), np.array([True, False, True, False]))
+    25.0
+    """
+    number = np.minimum((confidence * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
+    return float(100 * np.abs(np.bincount(number, weights=confidence - right)).sum() / len(right))

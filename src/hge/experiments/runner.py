@@ -327,6 +327,7 @@ def _figures(config: RunConfig, scenario: Scenario, learner: OnlineLearner, ledg
         "cost": costs(answers[0], learner.costs(), figures, x, scenario.classes, config.test_batch_size),
         **{f"accuracy_{r}": round(f.accuracy, 3) for r, f in figures.items()},
         **{f"gate_accuracy_{r}": round(f.gate_accuracy, 3) for r, f in figures.items()},
+        "calibration_error_sample": round(figures["sample"].calibration_error, 3),
         "experts": len(learner.experts),
         "experts_unpromoted": len(learner.newcomers),
         "rows_kept": learner.rows_kept,

@@ -26,6 +26,8 @@ ROWS_AT_ONCE = 1024
 """Number of rows scored at once; bounds the memory needed for a large X."""
 
 
+NEGLIGIBLE = 1e-3
+"""Experts of a lower probability are not asked about a row."""
 NOT_IN_THE_TREE = -1
 """Node reported for a newcomer, which is not in the tree."""
 
@@ -65,18 +67,32 @@ class Answerer:
         )
 
     def probabilities(self, x: Tensor, routes: Routes, outputs: int) -> FloatArray:
-        """Return [rows, outputs]: the chosen expert's softmax over the first `outputs` outputs."""
-        memory = self.learner.memory
-        if memory is None:
-            return ask(self.learner.pool, x, routes, outputs)
-        expert, result = np.broadcast_to(routes.expert, len(x)), np.zeros((len(x), outputs))
-        for e in np.unique(expert):
-            rows = np.flatnonzero(expert == e)
+        """Return [rows, outputs]: the chosen expert's softmax over the first `outputs` outputs.
+
+        If rows were routed one by one by the joint score, whose scores are probabilities of the experts, those of all
+        experts that may be the right one are weighted by them: a row between two experts is not a certain one.
+        """
+        weights = np.zeros((len(routes.scores), len(x)))
+        if self.calibration is not None and routes.scores.shape[1] == len(x):
+            weights[:] = np.exp(-routes.scores)
+            weights[weights < NEGLIGIBLE] = 0.0
+        else:
+            weights[np.broadcast_to(routes.expert, len(x)), np.arange(len(x))] = 1.0
+        weights /= weights.sum(axis=0)
+        result = np.zeros((len(x), outputs))
+        for e in np.flatnonzero(weights.any(axis=1)):
+            rows = np.flatnonzero(weights[e])
             for part in np.split(rows, range(ROWS_AT_ONCE, len(rows), ROWS_AT_ONCE)):
-                result[part] = memory.probabilities(
-                    int(e), x[torch.from_numpy(part)].to(self.learner.pool.device), outputs
-                )
+                result[part] += weights[e, part, None] * self._of_expert(int(e), x[torch.from_numpy(part)], outputs)
         return result
+
+    def _of_expert(self, expert: int, x: Tensor, outputs: int) -> FloatArray:
+        """Return [rows, outputs]: one expert's class probabilities, with those of its companions if it has any."""
+        pool, memory = self.learner.pool, self.learner.memory
+        x = x.to(pool.device)
+        if memory is not None:
+            return memory.probabilities(expert, x, outputs)
+        return np.asarray(pool.logits(expert, x)[:, :outputs].double().softmax(dim=1).cpu())
 
     @property
     def weighs_all_experts(self) -> bool:

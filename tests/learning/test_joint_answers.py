@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+from hge import GatedExperts
+from hge.learning.routing import Answerer
+
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def model() -> GatedExperts:
+    x, y = load_digits(return_X_y=True)
+    model = GatedExperts(joint=True, gate_score="class-sketch", routing="sample")
+    for part in (y < 3, y >= 7):
+        model.partial_fit(x[part], y[part])
+    return model.flush()
+
+
+def test_single_rows_are_answered_by_all_experts_that_may_be_right(model: GatedExperts) -> None:
+    """A blend of two digits of different experts is no certain row, however sure the chosen expert is of it."""
+    x, y = load_digits(return_X_y=True)
+    rows = torch.tensor((x[y == 1][:100] + x[y == 8][:100]) / 2, dtype=torch.float32)
+    answers = Answerer(model.learner_)
+    routes = answers.route(rows, "sample")
+    expert = np.exp(-routes.scores)
+    whole = answers.probabilities(rows, routes, 6)
+    parts = sum(w[:, None] * answers._of_expert(e, rows, 6) for e, w in enumerate(expert))
+    np.testing.assert_allclose(whole, parts, atol=2e-3)
+    np.testing.assert_allclose(whole.sum(axis=1), 1)
+    assert (whole.max(axis=1) <= expert.max(axis=0) + 2e-3).all()
+
+
+def test_a_batch_is_answered_by_one_expert(model: GatedExperts) -> None:
+    x, y = load_digits(return_X_y=True)
+    rows = torch.tensor(x[y == 1][:20], dtype=torch.float32)
+    answers = Answerer(model.learner_)
+    routes = answers.route(rows, "batch")
+    np.testing.assert_array_equal(
+        answers.probabilities(rows, routes, 6), answers._of_expert(int(routes.expert[0]), rows, 6)
+    )

@@ -8,6 +8,7 @@ from typing import Any
 ESTIMATORS = {
     "AGEM": "agem",
     "BGD": "bgd",
+    "CNDPM": "cn-dpm",
     "DER": "der",
     "DERPlusPlus": "der++",
     "ER": "er",

@@ -186,6 +186,14 @@ class BaselineConfig:
     """RanPAC, RanDumb: number of random features."""
     shrinkage: float = 1e-3
     """SLDA, RanPAC, RanDumb: weight of the identity, relative to the mean variance."""
+    lateral: bool = False
+    """CN-DPM: later experts see the hidden units of earlier ones."""
+    log_alpha: float = -400.0
+    """CN-DPM: how readily a new expert is made; the higher, the more."""
+    short_term: int = 500
+    """CN-DPM: rows that make a new expert."""
+    sleep_steps: int = 8000
+    """CN-DPM: training steps of a new expert's autoencoder; its classifier has a quarter of them."""
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -193,7 +201,8 @@ class BaselineConfig:
             _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
         _require(self.consolidate_every >= 1, "consolidate_every", self.consolidate_every, "at least 1")
         _require(self.deviation > 0, "deviation", self.deviation, "a number above 0")
-        _require(self.features >= 1, "features", self.features, "at least 1")
+        for name in ("features", "short_term", "sleep_steps"):
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
         _require(0 < self.shrinkage <= 1, "shrinkage", self.shrinkage, "above 0 and at most 1")
 
 

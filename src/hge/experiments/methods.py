@@ -124,6 +124,8 @@ GATED = "hge.learning.gated"
 OWN_ROWS = Needs(rows="own")
 AT_THE_END = Needs(rows="memory", end_of_stream=True)
 CLOSED_FORM = Needs(passes=0)
+CN_DPM = Needs(rows="own", passes=6)
+"""Passes: of every row through every expert, so as many as there are experts, and one that is never trained."""
 METHODS: dict[str, Method] = {
     "ge": Method("Gated Experts (Algorithm 1)", GATED, needs=OWN_ROWS),
     "ge-no-review": Method("Gated Experts without the review", GATED, without_review, OWN_ROWS),
@@ -171,6 +173,10 @@ METHODS: dict[str, Method] = {
         "hge.baselines.bgd",
         with_baseline(labels_trick=True),
         Needs(passes=10),
+    ),
+    "cn-dpm": Method("CN-DPM: a mixture of autoencoders and classifiers", "hge.baselines.cn_dpm", without_gate, CN_DPM),
+    "cn-dpm-lateral": Method(
+        "CN-DPM with lateral features", "hge.baselines.cn_dpm", with_baseline(lateral=True), CN_DPM
     ),
     **consolidating("ewc", "online EWC", penalty=90.0, rows="own"),
     **consolidating("si", "Synaptic Intelligence", penalty=1.0, rows="none"),

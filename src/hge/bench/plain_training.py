@@ -68,7 +68,9 @@ class Trainer:
 
     def step(self, x: Tensor, y: Tensor) -> Tensor:
         """Train network and score on a batch; return the network's loss before the update."""
-        x = x.to(dtype=torch.float32, memory_format=self.layout).div_(255)
+        as_bytes = x.dtype == torch.uint8
+        x = x.to(dtype=torch.float32, memory_format=self.layout)
+        x = x.div_(255) if as_bytes else x
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bf16", cache_enabled=False):
             loss = nn.functional.cross_entropy(self.net(x), y)
             objective = loss

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, cast, get_args
@@ -16,10 +17,13 @@ from hge.bench.calls import measure_calls
 from hge.bench.data import bench_data
 from hge.bench.plain_training import Precision, ScoreName
 from hge.bench.population import PoolName
+from hge.bench.run_profile import profile_run
+from hge.bench.runs import bench_run
 from hge.bench.suite import PARTS, BenchOptions, bench, device_name
 from hge.cli.console import PlainConsole
 from hge.cli.data import DataFolder
 from hge.core.files import write_json
+from hge.experiments.recipes import RECIPES, build_config
 from hge.experiments.run_files import commit
 from hge.experts.optim import resolve_device
 
@@ -110,6 +114,47 @@ def data_command(
     console.print(table)
     if out is not None:
         write_json(out, figures)
+
+
+@app.command("runs")
+def runs_command(
+    scenario: Annotated[str, typer.Option(help="See `hge scenarios`; the default needs no data.")] = "split-digits",
+    recipe: Annotated[str, typer.Option(help=f"{', '.join(RECIPES)}.")] = "paper",
+    epochs: Annotated[int, typer.Option(min=1, help="Epochs of each task.")] = 4,
+    device: Device = "auto",
+    precision: Arithmetic = "fp32",
+    data: DataFolder = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file for the figures.")] = None,
+    profile: Annotated[Path | None, typer.Option(help="Text file for a profile of the run.")] = None,
+) -> None:
+    """Compare a whole run with plain training on the same batches, and show where the run's time goes."""
+    arithmetic = cast(Precision, _one_of("precision", precision, get_args(Precision)))
+    config = build_config(scenario, recipe=recipe)
+    config = replace(config, epochs=epochs, device=resolve_device(device), precision=arithmetic)
+    with console.status("measuring") as line:
+        figures = bench_run(config, data, line.update)
+        if out is not None:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            write_json(out, figures)
+        if profile is not None:
+            profile_run(config, data, profile, line.update)
+    for table in _run_tables(figures):
+        console.print(table)
+
+
+def _run_tables(figures: dict[str, Any]) -> list[Table]:
+    """Return tables of the run as a whole, of its tasks, and of the parts of its time."""
+    whole = Table("", "", box=None, show_header=False)
+    for name in ("milliseconds", "plain_milliseconds", "ratio", "batches", "asked", "refused", "experts"):
+        whole.add_row(name.replace("_", " "), f"{figures[name]:.4g}")
+    tasks = Table("task", "batches", "ms per batch", "asked", "refused", box=None)
+    for row in figures["tasks"]:
+        figures_of_task = (row["batches"], f"{row['milliseconds']:.3g}", f"{row['asked']:.2f}", row["refused"])
+        tasks.add_row(row["task"], *map(str, figures_of_task))
+    parts = Table("part", "ms per batch", "calls per batch", box=None)
+    for name, milliseconds in sorted(figures["parts"].items(), key=lambda part: -part[1]):
+        parts.add_row(name, f"{milliseconds:.3f}", f"{figures['calls'].get(name, 0):.2f}")
+    return [whole, tasks, parts]
 
 
 def _one_of(name: str, value: str, known: Sequence[str]) -> str:

@@ -44,7 +44,7 @@ class Graphs:
             return function(*inputs)
         with self._device_is_current():
             if calls.graph is None:
-                calls.capture(function, inputs, self.device)
+                self._capture(calls, function, inputs)
             torch._foreach_copy_(calls.inputs, [i for i in inputs if i is not None])  # type: ignore[arg-type]
             assert calls.graph is not None
             calls.graph.replay()
@@ -53,6 +53,9 @@ class Graphs:
     def clear(self) -> None:
         """Drop all graphs, because memory that they use has moved."""
         self.calls.clear()
+
+    def _capture(self, calls: _CachedCall, function: Callable[..., Tensor], inputs: tuple[Tensor | None, ...]) -> None:
+        calls.capture(function, inputs, self.device)
 
     def _device_is_current(self) -> AbstractContextManager[object]:
         """Make the graphs' GPU the current one; a cheap no-op in the usual case that it already is."""

@@ -189,6 +189,17 @@ def test_statistics_are_those_of_table_3() -> None:
     assert rows["experts_queried"]["median"] == 4.0
 
 
+@pytest.mark.parametrize(("accuracies", "correlation"), [([99.1, 99.2, 99.3], -1.0), ([99.0, 99.0, 99.0], 0.0)])
+def test_trees_that_differ_little_are_correlated_and_equal_ones_are_not(
+    accuracies: list[float], correlation: float
+) -> None:
+    found = [TreeFigures(accuracy, 3.3 - 0.1 * place) for place, accuracy in enumerate(accuracies)]
+    for figures in (found, [TreeFigures(f.experts_queried, f.accuracy) for f in found]):
+        rows = statistics(figures)
+        assert rows["accuracy"]["pcc"] == pytest.approx(correlation)
+        assert rows["experts_queried"]["scc"] == pytest.approx(correlation)
+
+
 def test_the_covered_share_must_be_exceeded() -> None:
     """98 of 100 batches are not more than 98 %."""
     assert frequent_paths(Counter({(1,): 98, (2,): 2}), 0.98) == [(1,), (2,)]

@@ -96,3 +96,32 @@ def test_the_way_to_a_node_says_when_the_gate_ends_there(data: st.DataObject) ->
         for other in set(routes.node):  # where the gate can end at all
             fits = all(scores[a, group] < scores[b, group] for a, b in tree.way_to(int(other))[0])
             assert not fits or tree.nodes[other].expert == expert
+
+
+def test_a_node_is_reached_by_all_that_end_at_it_or_below() -> None:
+    tree = Tree()
+    first, second = tree.add(0), tree.add(1)
+    third = tree.add(2, parent=first)
+    fourth = tree.add(3, parent=third)
+    ends = np.array([fourth, fourth, third, first, second, second, second, second])
+    np.testing.assert_allclose(tree.reached(ends), [100, 50, 50, 37.5, 25])
+    np.testing.assert_allclose(tree.reached(np.array([fourth, -1])), [50, 50, 0, 50, 50], err_msg="-1: not in the tree")
+    np.testing.assert_array_equal(tree.reached(np.array([], dtype=np.int64)), 0)
+
+
+def test_a_tree_is_read_as_it_was_written() -> None:
+    tree = Tree()
+    tree.add(3, parent=tree.add(5))
+    assert Tree.from_json(tree.as_json()) == tree
+    assert tree.as_json() == [[-1, -1], [5, 0], [3, 1]]
+
+
+def test_an_expert_is_replaced_at_all_of_its_nodes() -> None:
+    tree = Tree()
+    first = tree.add(0)
+    tree.add(1)
+    tree.add(1, parent=first)
+    assert tree.owners.tolist() == [-1, 0, 1, 1]
+    tree.replace(1, by=4)
+    assert tree.experts == [0, 4]
+    assert tree.owners.tolist() == [-1, 0, 4, 4]

@@ -58,6 +58,18 @@ PUBLISHED = (
         "GE's network; batches of 128, one epoch, SGD 0.2, α 0.5 as published",
     ),
     (
+        *("pmnist-derpp", "der++", "accuracy_sample", "92.3 (its authors; from memory)"),
+        "GE's network; batches of 128, one epoch, SGD 0.2, α 0.5, β 1 as published",
+    ),
+    (
+        *("smnist-randumb", "randumb", "accuracy_sample", "98.3 (its authors; from memory)"),
+        "5,000 features instead of 25,000; one pass over all of MNIST",
+    ),
+    (
+        *("pmnist-bgd", "bgd", "accuracy_sample", "84.4 (a table of its authors); about 90 (their figure)"),
+        "ten tasks, two layers of 400 and σ₀ 0.05 as theirs; one epoch",
+    ),
+    (
         "smnist",
         "bgd",
         "accuracy_sample",

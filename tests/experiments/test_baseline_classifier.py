@@ -16,7 +16,7 @@ from hge.baselines import ESTIMATORS
 CENTRES = np.array([[0.0, 0.0], [60.0, 0.0], [0.0, 900.0], [60.0, 900.0]])
 """Of four classes, in the units of two very different inputs."""
 NAMES = np.array(["a", "b", "c", "d"])
-QUICK: dict[str, dict[str, Any]] = {"CNDPM": {"settings": {"sleep_steps": 400, "short_term": 100}}}
+SHORTENED: dict[str, dict[str, Any]] = {"CNDPM": {"settings": {"sleep_steps": 400, "short_term": 100}}}
 """Settings with which a classifier is trained in no time."""
 
 
@@ -27,7 +27,7 @@ def rows_of(*classes: int, rows: int = 256, seed: int = 0) -> tuple[Any, Any]:
 
 
 def made(name: str, **parameters: Any) -> Any:
-    return getattr(hge.baselines, name)(batch_size=16, **QUICK.get(name, {}) | parameters)
+    return getattr(hge.baselines, name)(batch_size=16, **SHORTENED.get(name, {}) | parameters)
 
 
 QUICK = ["DERPlusPlus", "ER", "EWC", "NCM"]

@@ -15,7 +15,7 @@ from hge.experiments.methods import METHODS
 from hge.experiments.recipes import build_config
 from hge.experiments.runner import run
 
-QUICK = {"cn-dpm": "baseline.sleep_steps=8", "cn-dpm-lateral": "baseline.sleep_steps=8"}
+SHORTENED = {"cn-dpm": "baseline.sleep_steps=8", "cn-dpm-lateral": "baseline.sleep_steps=8"}
 """Method -> a setting with which it is trained in no time."""
 STREAMING = [name for name, method in METHODS.items() if method.learns_a_stream]
 
@@ -27,8 +27,8 @@ SLOW_TOO = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow
 @pytest.mark.parametrize("name", SLOW_TOO)
 def test_a_line_makes_a_learner_that_goes_on_where_it_was_stopped(name: str) -> None:
     config, keys = build_config("split-digits", name), Keys(0)
-    if name in QUICK:
-        config = override(config, QUICK[name])
+    if name in SHORTENED:
+        config = override(config, SHORTENED[name])
     scenario = build_scenario(config, keys, None)
     stream = [item for _, item in zip(range(40), scenario.stream(config.batch_size, 1, keys), strict=False)]
     current = [0]

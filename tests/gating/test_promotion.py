@@ -19,7 +19,7 @@ from hge.gating.order_search import (
     statistics,
     tree_figures,
 )
-from hge.gating.promotion import Probation, frequent_paths, lowest_common_ancestor, promote_lca
+from hge.gating.promotion import Organisation, Probation, frequent_paths, lowest_common_ancestor, promote_lca
 from hge.gating.tree import ROOT, FloatArray, Tree
 
 COVERAGE = 0.98
@@ -204,3 +204,62 @@ def test_the_covered_share_must_be_exceeded() -> None:
     """98 of 100 batches are not more than 98 %."""
     assert frequent_paths(Counter({(1,): 98, (2,): 2}), 0.98) == [(1,), (2,)]
     assert frequent_paths(Counter({(1,): 99, (2,): 1}), 0.98) == [(1,)]
+
+
+class KnownReplays:
+    """Replays whose scores are given: by expert and owner, one score for each batch."""
+
+    def __init__(self, scores: dict[tuple[int, int], list[float]]) -> None:
+        self.scores = scores
+        self.asked = 0
+
+    def size(self, owner: int) -> int:
+        return len(self.scores[owner, owner])
+
+    def batch_score(self, expert: int, owner: int, place: int) -> float:
+        self.asked += 1
+        return self.scores[expert, owner][place]
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "promoted"),
+    [
+        ([0.0, 0.0, 2.0], [2.0, 2.0, 2.0], True),
+        ([0.0, 2.0, 2.0], [2.0, 2.0, 2.0], False),  # a third of its own replay
+        ([0.0, 0.0, 2.0, 2.0], [2.0, 2.0, 2.0], False),  # half of it is not most
+        ([1.0, 1.0, 1.0], [2.0, 2.0, 2.0], False),  # as good as the other expert
+        ([0.0, 0.0, 2.0], [0.0, 2.0, 2.0], True),  # gains two, takes one
+        ([0.0, 0.0, 2.0], [0.0, 0.0, 2.0], False),  # gains as many as it takes
+        ([0.0, 0.0, 2.0], [1.0, 1.0, 1.0], True),  # what is scored alike stays where it is
+    ],
+)
+def test_a_newcomer_is_promoted_early_if_it_gains_more_replay_than_it_takes(
+    own: list[float], others: list[float], promoted: bool
+) -> None:
+    replays = KnownReplays({(1, 1): own, (0, 1): [1.0] * len(own), (1, 0): others, (0, 0): [1.0] * 3})
+    organisation = Organisation(replays, lambda event: None, 10, 0.5, path_coverage=None, by_replay=True)
+    organisation.created(1)
+    assert organisation.accepted(0, 1, lower=False, path=(1,)) is promoted
+    assert organisation.tree.experts == ([0, 1] if promoted else [0])
+    assert organisation.newcomers == ([] if promoted else [1])
+
+
+def test_the_replay_is_asked_less_and_less_often() -> None:
+    replays = KnownReplays({(1, 1): [1.0], (0, 1): [1.0], (1, 0): [1.0], (0, 0): [1.0]})
+    organisation = Organisation(replays, lambda event: None, 100, 0.5, path_coverage=None, by_replay=True)
+    organisation.created(1)
+    asked_at = []
+    for batch in range(1, 20):
+        before = replays.asked
+        organisation.accepted(batch, 1, lower=False, path=(1,))
+        asked_at += [batch] if replays.asked > before else []
+    assert asked_at == [1, 2, 4, 8, 16]
+
+
+@pytest.mark.parametrize(("expert_waits", "other_waits"), [(True, True), (True, False), (False, True), (False, False)])
+def test_who_takes_the_place_of_another_is_on_probation_only_if_both_are(expert_waits: bool, other_waits: bool) -> None:
+    organisation = Organisation(KnownReplays({}), lambda event: None, 10, 0.5, path_coverage=None)
+    for expert, waits in ((1, expert_waits), (2, other_waits)):
+        organisation.created(expert) if waits else organisation.tree.add(expert)
+    organisation.merged(1, into=2)
+    assert organisation.newcomers == ([2] if expert_waits and other_waits else [])

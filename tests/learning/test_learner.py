@@ -532,3 +532,16 @@ def test_loss_that_is_not_a_number_is_set_aside() -> None:
 def test_no_argument_can_carry_a_task(cls: type) -> None:
     for name, method in inspect.getmembers(cls, inspect.isfunction):
         assert not [p for p in inspect.signature(method).parameters if "task" in p], name
+
+
+def test_rows_in_memory_are_those_of_the_replay_and_of_the_recent_batches() -> None:
+    learner, _ = learn("AAA")
+    assert learner.rows_kept == 3 + 3
+    learner, _ = learn("AAAAAA" + "B")
+    assert learner.rows_kept == 6 + 3, "a batch that is set aside is in R only, which has lost its oldest ones"
+
+
+def test_the_gate_is_charged_for_the_experts_that_it_asks_and_for_the_newcomer() -> None:
+    before, after = (learn("AAAAAA" + "B" * batches)[0] for batches in (3, 4))
+    assert before.newcomers == after.newcomers == [1]
+    assert after.evaluations["gate"] - before.evaluations["gate"] == 1 + 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from hge.gating.stream_belief import StreamBelief
 from hge.gating.switch_detection import RecentEntry
 from hge.gating.tree import Tree
 from hge.learning.learner import Learner
-from hge.learning.merging import MOST_COMPARED
+from hge.learning.merging import MATURE, MOST_COMPARED, Merging
 from hge.learning.training import train_all
 
 ROWS = 32
@@ -156,3 +157,15 @@ def test_nobody_believes_in_a_merged_expert() -> None:
     assert (posterior[1] == 0).all()
     np.testing.assert_allclose(posterior.sum(axis=0), 1)
     assert belief.counts.sum() == 4 * 32
+
+
+def test_an_expert_is_compared_when_it_is_mature_and_at_once_when_it_comes_into_use() -> None:
+    expert = SimpleNamespace(id=0, losses=SimpleNamespace(count=MATURE - 3))
+    merging = Merging(SimpleNamespace(experts=[expert], last_used=0))  # type: ignore[arg-type]
+    assert merging.batches_until_due(1, 0) == 3
+    merging.due[0] = MATURE + 4
+    assert merging.batches_until_due(1, 0) == 7
+    expert.losses.count = MATURE + 5
+    assert merging.batches_until_due(1, 0) == 0
+    expert.losses.count, merging.in_use = 1, 1
+    assert merging.batches_until_due(1, 0) == 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isnan
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from hge.core.events import ExpertRolledBack
 from hge.core.types import Batch
 from hge.experts.pool_spec import PoolSpec
 from hge.learning.learner import Learner
+from hge.learning.rollback import ASKED
 from hge.learning.state import restore, take_snapshot
 
 BATCHES = list(stream("0102", 30))
@@ -151,3 +154,27 @@ def test_rows_at_the_limit_do_not_crash(gate_score: Any) -> None:
         for _ in range(2):
             model.partial_fit(X * np.float32(scale), y)
     assert np.isfinite(model.predict_proba(X)).all()
+
+
+def test_an_expert_that_lost_what_it_remembers_goes_back_once() -> None:
+    learner, events = learner_of(SETTINGS["sticky"], "eager", MLP)
+    for batch in BATCHES[:20]:
+        learner.learn(batch)
+    guard, (expert,), pool = learner.guard, learner.experts, learner.pool
+    assert guard.keep(expert, 20)
+    losses = [pool.loss(0, old.batch, old.step) for old in expert.replay.kept[:ASKED]]
+    assert guard.kept.replay_loss == median(losses)
+    good = pool.state(0)
+    pool.load_state(0, {name: -30 * tensor if name.startswith("net.") else tensor for name, tensor in good.items()})
+    assert guard.roll_back_if_collapsed(expert, 20) is True
+    assert [event.expert for event in rolled_back(events)] == [0]
+    assert all(torch.equal(tensor, good[name]) for name, tensor in pool.state(0).items())
+    assert guard.roll_back_if_collapsed(expert, 20) is False
+
+
+def test_a_few_batches_of_replay_say_nothing_about_a_collapse() -> None:
+    learner, _ = learner_of(SETTINGS["sticky"], "eager", MLP)
+    for count, batch in enumerate(BATCHES[:ASKED], 1):
+        learner.learn(batch)
+        learner.guard.keep(learner.experts[0], count)
+        assert isnan(learner.guard.kept.replay_loss) is (count < ASKED)

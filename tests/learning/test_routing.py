@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from helpers.small_learners import BATCHES, MLP, SETTINGS, SHORTLISTED, learner_of
 from hge.core.config import LearnerConfig, OptimiserConfig, ScoreConfig
 from hge.core.randomness import Keys
 from hge.data.catalogue import SCENARIOS
@@ -170,3 +171,22 @@ def test_a_pool_that_is_asked_for_all_at_once_routes_alike(
         np.testing.assert_array_equal(one.expert, other.expert)
         np.testing.assert_array_equal(one.queried, other.queried)
         np.testing.assert_allclose(one.scores, other.scores, rtol=1e-2)
+
+
+def test_the_first_expert_stands_at_the_first_node_however_rows_are_routed() -> None:
+    learner, _ = learner_of(SETTINGS["sticky"], "eager", MLP)
+    for batch in BATCHES[:5]:
+        learner.learn(batch)
+    for routing in ("sample", "window", "stream"):
+        routes = Answerer(learner).route(BATCHES[5].x, routing)  # type: ignore[arg-type]
+        assert routes.expert.tolist() == [0] * len(BATCHES[5])
+        assert routes.node.tolist() == [1] * len(BATCHES[5])
+
+
+def test_the_cost_of_the_gate_is_that_of_the_scores_and_of_the_sketches_before_them() -> None:
+    plain, _ = learner_of(SETTINGS["sticky"], "eager", MLP)
+    assert Answerer(plain).gate_multiply_adds(2.5, 8) == plain.pool.costs().score.per_row(2.5, 8) > 0
+    listed, _ = learner_of(SETTINGS["tree"], "eager", SHORTLISTED)
+    costs = listed.pool.costs()
+    expected = costs.sketch.per_row(1, 8) + costs.score.per_row(2.5, 8)
+    assert Answerer(listed).gate_multiply_adds(2.5, 8) == expected > costs.score.per_row(2.5, 8)

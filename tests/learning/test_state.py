@@ -9,6 +9,7 @@ import torch
 
 from helpers.small_learners import BATCHES, CLASSES, MLP, POOLS, SETTINGS, VAE, learner_of, through_json
 from hge.experts.pool_spec import PoolSpec
+from hge.learning.routing import Answerer
 from hge.learning.state import restore, take_snapshot
 
 MOMENTS = {"eager": (1, 17, 33, 36, 45), "stacked": (17, 33, 61, 64, 100)}
@@ -72,3 +73,15 @@ def test_taking_a_snapshot_changes_nothing() -> None:
         if number % 7 == 0:
             take_snapshot(watched)
     assert repr(taken) == repr(steps)
+
+
+def test_a_restored_learner_answers_by_the_joint_score_that_was_fitted() -> None:
+    first, _ = learner_of(SETTINGS["joint"], "eager", MLP)
+    for batch in BATCHES[:45]:
+        first.learn(batch)
+    first.end_stream()
+    second, _ = learner_of(SETTINGS["joint"], "eager", MLP)
+    restore(second, through_json(take_snapshot(first)))
+    routes = [Answerer(learner).route(BATCHES[3].x, "sample") for learner in (first, second)]
+    assert len(first.experts) > 1
+    assert (routes[0].scores == routes[1].scores).all()

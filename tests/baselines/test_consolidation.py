@@ -13,7 +13,7 @@ import torch
 from scipy.special import softmax
 
 from helpers.small_methods import LR, gradient, linear_setting, weights
-from hge.baselines import bgd, ewc, lwf, si
+from hge.baselines import bgd, ewc, expandable, lwf, si
 from hge.baselines.consolidation import AtDetectedSwitches
 from hge.core.config import LearnerConfig
 from hge.core.randomness import Keys
@@ -75,6 +75,35 @@ def test_lwf_trains_towards_the_old_answers_of_old_classes() -> None:
     assert second == pytest.approx(first - LR * gradient(first, SECOND), abs=1e-6), "the teacher agrees with itself"
     expected = gradient(second, SECOND) + 0.7 * distillation(second)
     assert third == pytest.approx(second - LR * expected, abs=1e-6)
+
+
+def test_expandable_trains_both_heads_and_leaves_the_frozen_extractor_alone() -> None:
+    learner = expandable.build(linear_setting())
+    list(learner.learn_all([FIRST]))
+    learner.boundary()  # type: ignore[attr-defined]
+    own = learner.rule.representation  # type: ignore[attr-defined]
+    x, y = torch.cat([SECOND.x, FIRST.x]), torch.cat([SECOND.y, FIRST.y]).numpy()
+    features = own.features(x).detach().double().numpy()
+    assert features[:, :64] == pytest.approx(features[:, 64:]), "the new extractor begins with the old one's weights"
+
+    def expected(head: torch.nn.Linear, inputs: Array, labels: Any) -> Array:
+        weight = head.weight.detach().double().numpy()
+        error = softmax(inputs @ weight.T + head.bias.detach().double().numpy(), axis=1) - np.eye(len(weight))[labels]
+        found: Array = weight - LR * error.T @ inputs / len(inputs)
+        return found
+
+    head = expected(own.head, features, y)
+    auxiliary = expected(own.auxiliary, features[:, 64:], [1, 1, 4, 4])  # 4 stands for all old classes
+    frozen = own.frozen[0].weight.clone()
+    list(learner.learn_all([SECOND]))
+    assert own.head.weight.detach().double().numpy() == pytest.approx(head, abs=1e-6)
+    assert own.auxiliary.weight.detach().double().numpy() == pytest.approx(auxiliary, abs=1e-6)
+    assert torch.equal(own.frozen[0].weight, frozen)
+    assert not torch.equal(own.newest.weight, frozen)
+    restored = expandable.build(linear_setting())
+    restored.restore(learner.snapshot())
+    losses = [[step.loss for step in model.learn_all([FIRST, SECOND])] for model in (learner, restored)]
+    assert losses[0] == losses[1]
 
 
 @pytest.mark.parametrize("labels_trick", [False, True])

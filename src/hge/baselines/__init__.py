@@ -14,6 +14,7 @@ ESTIMATORS = {
     "ER": "er",
     "ERACE": "er-ace",
     "EWC": "ewc",
+    "ExpandableRepresentation": "expandable",
     "ExpertGate": "expert-gate",
     "GDumb": "gdumb",
     "Joint": "joint",

@@ -173,7 +173,7 @@ class BaselineConfig:
     label_weight: float = 0.0
     """DER++: weight of the stored labels (β). 0: DER."""
     consolidate: Literal["told", "every", "detected"] = "told"
-    """EWC, SI, LwF: protect what was learned at told boundaries, at regular intervals, or at detected switches."""
+    """EWC, SI, LwF, expandable: protect what was learned at told boundaries, regularly, or at detected switches."""
     consolidate_every: int = 100
     """every: number of batches."""
     penalty: float = 1.0

@@ -178,6 +178,18 @@ METHODS: dict[str, Method] = {
     "cn-dpm-lateral": Method(
         "CN-DPM with lateral features", "hge.baselines.cn_dpm", with_baseline(lateral=True), CN_DPM
     ),
+    "expandable": Method(
+        "Dynamically Expandable Representation",
+        "hge.baselines.expandable",
+        without_gate,
+        Needs(boundaries=True, rows="memory", passes=2),
+    ),
+    "expandable-detected": Method(
+        "Dynamically Expandable Representation, at detected switches",
+        "hge.baselines.expandable",
+        with_baseline(consolidate="detected"),
+        Needs(rows="memory", passes=2),
+    ),
     **consolidating("ewc", "online EWC", penalty=90.0, rows="own"),
     **consolidating("si", "Synaptic Intelligence", penalty=1.0, rows="none"),
     **consolidating("lwf", "Learning without Forgetting", penalty=1.0, rows="none"),

@@ -8,7 +8,6 @@ from sklearn.datasets import load_digits
 from hge import GatedExperts
 from hge.learning.routing import Answerer
 
-
 pytestmark = pytest.mark.slow
 
 
@@ -43,3 +42,26 @@ def test_a_batch_is_answered_by_one_expert(model: GatedExperts) -> None:
     np.testing.assert_array_equal(
         answers.probabilities(rows, routes, 6), answers._of_expert(int(routes.expert[0]), rows, 6)
     )
+
+
+def test_few_known_rows_are_unknown_and_most_rows_of_new_classes_are() -> None:
+    x, y = load_digits(return_X_y=True)
+    held_out = np.arange(len(y)) % 3 == 0
+    model = GatedExperts(joint=True)
+    for part in (y < 4, (y >= 4) & (y < 8)):
+        for _ in range(4):
+            model.partial_fit(x[part & ~held_out], y[part & ~held_out])
+    model.flush()
+    for rate in (0.05, 0.2):
+        known = model.is_unknown(x[held_out & (y < 8)], false_alarms=rate).mean()
+        new = model.is_unknown(x[y >= 8], false_alarms=rate).mean()
+        assert 0.4 * rate < known < rate + 0.1
+        assert new > 3 * known
+    replay = np.concatenate([kept.batch.x.numpy() for e in model.learner_.experts for kept in e.replay.kept])
+    assert model.is_unknown(replay, false_alarms=0.1).mean() == pytest.approx(0.1, abs=0.005)
+
+
+@pytest.mark.parametrize("rate", [0, 1, -0.1, float("nan")])
+def test_a_rate_of_false_alarms_is_between_0_and_1(model: GatedExperts, rate: float) -> None:
+    with pytest.raises(ValueError, match="false_alarms: got"):
+        model.is_unknown(np.zeros((1, 64)), false_alarms=rate)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from sklearn.base import ClassifierMixin
 from sklearn.exceptions import NotFittedError
@@ -237,6 +238,21 @@ class GatedExperts(ClassifierMixin, Inspection, Parameters):  # type: ignore[mis
     def predict_unknown(self, X: Rows) -> FloatArray:
         """Return the novelty of each row: higher means less like anything learned. Requires `joint=True`."""
         return self._answerer.unknown(self._rows(X))
+
+    @in_turn
+    def is_unknown(self, X: Rows, false_alarms: float = 0.05) -> npt.NDArray[np.bool_]:
+        """Return whether each row is unlike anything learned: its novelty is unusual. Requires `joint=True`.
+
+        `false_alarms` is the share of the remembered rows, which are known, whose novelty is above the threshold. It is
+        higher among new rows of the known classes, since the model was fitted to the remembered ones: little after
+        thousands of rows, two or three times as high after a few hundred. `gate_score="sketch"` is then the better
+        choice.
+        """
+        if not 0 < false_alarms < 1:
+            raise ValueError(f"false_alarms: got {false_alarms!r}, expected a number above 0 and below 1")
+        novelty = self._answerer.unknown(self._rows(X))
+        unusual: npt.NDArray[np.bool_] = novelty > np.quantile(self._answerer.usual_novelty(), 1 - false_alarms)
+        return unusual
 
     def __getstate__(self) -> dict[str, Any]:
         locks = ("_lock", "_learning_lock")

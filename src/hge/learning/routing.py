@@ -38,6 +38,8 @@ class Answerer:
 
     learner: Learner
     _replay_scores: dict[tuple[int, int], tuple[tuple[int, int], FloatArray]] = field(default_factory=dict)
+    _usual_novelty: tuple[tuple[int, ...], FloatArray] | None = None
+    """What `usual_novelty` returned last, and how far everything was trained then."""
 
     def route(self, x: Tensor, routing: Routing) -> Routes:
         """Choose an expert per row, independently of the other rows, or one for all rows (`routing="batch"`).
@@ -123,6 +125,15 @@ class Answerer:
         parts = [self.calibration.evidence(part.to(device)) for part in torch.split(x, ROWS_AT_ONCE)]
         silent = [] if self.learner.config.newcomers_answer else self.learner.newcomers
         return np.concatenate([joint.mixture(evidence, outputs, silent) for evidence in parts])
+
+    def usual_novelty(self) -> FloatArray:
+        """Return the novelty of all replay rows, sorted; computed again only after further training."""
+        experts, calibration = self.learner.experts, self.calibration
+        version = (0 if calibration is None else calibration.trained_at_fit, *(e.batches_trained for e in experts))
+        if self._usual_novelty is None or self._usual_novelty[0] != version:
+            rows = torch.cat([kept.batch.x for expert in experts for kept in expert.replay.kept])
+            self._usual_novelty = version, np.sort(self.unknown(rows))
+        return self._usual_novelty[1]
 
     def unknown(self, x: Tensor) -> FloatArray:
         """Return [rows]: novelty, higher for rows less like anything learned; requires the joint score."""

@@ -113,3 +113,10 @@ def test_window_without_memory_is_each_row_by_itself() -> None:
     scores = np.random.default_rng(0).exponential(size=(4, 30))
     forgetful = follow(scores, change=0.75)  # with four experts, all equally likely next
     np.testing.assert_array_equal(forgetful.argmin(axis=0), scores.argmin(axis=0))
+
+
+@pytest.mark.slow
+def test_a_group_of_an_unknown_task_is_recognised_better_than_a_row(result: dict[str, Any]) -> None:
+    unknown = result["unknown"]
+    assert set(unknown["area_of_groups"]) <= {"8", "32", "128"}, "as far as there are so many rows"
+    assert unknown["area_of_groups"]["8"] >= unknown["area"] > 60

@@ -103,7 +103,7 @@ def gates(
         "scores": rows,
         "separate": mean_over_tasks(right, samples.task),
         "mixture": _mixture(calibration, samples, scenario.classes),
-        "unknown": unknown_task_roc(pool, experts, *_split_last_task(samples)) if len(experts) > 2 else None,
+        "unknown": _unknown_task(pool, experts, samples, keys) if len(experts) > 2 else None,
         "groups": list(GROUPS),
         "tasks": [task.name for task in scenario.tasks],
         "part": "validation" if validation else "test",
@@ -241,10 +241,11 @@ def _cost(candidate: Candidate, x: Tensor) -> dict[str, float]:
     return {"multiply_adds": round(multiply_adds), "microseconds": round(1e6 * float(np.median(seconds)) / each, 3)}
 
 
-def _split_last_task(samples: Samples) -> tuple[Tensor, Tensor]:
-    """Return the rows of all tasks but the last, and those of the last."""
-    last = torch.from_numpy(samples.task == samples.task.max()).to(samples.x.device)
-    return samples.x[~last], samples.x[last]
+def _unknown_task(pool: ExpertPool, experts: Sequence[Expert], samples: Samples, keys: Keys) -> dict[str, Any]:
+    """Return how well the last task is recognised as unknown, by single rows and by groups."""
+    groups = {size: group_rows(samples.task, size, keys) for size in GROUPS[1:]}
+    full = {size: rows for size, rows in groups.items() if len(rows)}
+    return unknown_task_roc(pool, experts, samples.x, samples.task, full)
 
 
 def _mixture(calibration: Calibration, samples: Samples, outputs: int) -> float:

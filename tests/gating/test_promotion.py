@@ -263,3 +263,9 @@ def test_who_takes_the_place_of_another_is_on_probation_only_if_both_are(expert_
         organisation.created(expert) if waits else organisation.tree.add(expert)
     organisation.merged(1, into=2)
     assert organisation.newcomers == ([2] if expert_waits and other_waits else [])
+
+
+def test_one_stolen_batch_of_an_experts_replay_is_enough_for_a_place_below_the_newcomer() -> None:
+    scores = np.array([[1.0, 1, 5, 5, 2, 5], [5.0, 5, 1, 1, 5, 2], [5.0, 0.5, 5, 5, 0, 0]])
+    batches = OwnedBatches(scores, np.array([0, 0, 1, 1, 2, 2]), np.full(6, 32))
+    assert lca_tree([0, 1, 2], batches, batches, COVERAGE).as_json() == [[-1, -1], [0, 0], [1, 0], [2, 0], [0, 3]]

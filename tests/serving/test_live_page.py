@@ -14,7 +14,7 @@ import pytest
 from helpers.browser import browser
 from helpers.command import hge
 from helpers.digits import digits
-from helpers.served import served
+from helpers.served import TOKEN, served
 from hge.serving.run_state import run_state
 from hge.serving.watch import watch_server
 
@@ -33,7 +33,7 @@ def test_the_page_shows_a_new_expert_within_two_seconds(tmp_path: Path) -> None:
         page.wait_for("document.getElementById('rows').textContent === '0'")
         X, y = digits(True)
         server.post("/learn", rows=X[:640].tolist(), labels=y[:640].tolist())
-        page.wait_for("document.querySelectorAll('#losses circle').length === 20")
+        page.wait_for("document.querySelectorAll('#losses circle, #losses .aside').length === 20")
         assert page.value("document.querySelectorAll('#experts tr').length") == 1
         X, y = digits(False)
         for start in range(0, 640, 32):
@@ -44,6 +44,29 @@ def test_the_page_shows_a_new_expert_within_two_seconds(tmp_path: Path) -> None:
         assert took < 2
         assert "Expert 1 was created" in page.value("document.getElementById('lines').textContent")
         assert page.value("document.querySelectorAll('#losses .created').length") == 1
+
+
+@pytest.mark.slow
+def test_requests_can_be_sent_from_the_page_about_the_interface(tmp_path: Path) -> None:
+    def send(field: str) -> str:
+        return f"document.getElementById('{field}').querySelector('button').click()"
+
+    def answered(field: str, text: str) -> str:
+        return f"document.getElementById('{field}').querySelector('pre').textContent.includes('{text}')"
+
+    with browser(tmp_path / "profile") as page, served(tmp_path / "model") as server:
+        page.size(390, 800)
+        page.open(server.url + "/docs")
+        page.wait_for("document.querySelectorAll('details').length === 8")
+        page.value(send("post/learn"))
+        page.wait_for(answered("post/learn", "401"))
+        page.value(f"document.getElementById('token').value = {TOKEN!r}")
+        page.value(send("post/learn"))
+        page.wait_for(answered("post/learn", '"rows_seen": 1'))
+        page.value(send("get/metrics"))
+        page.wait_for(answered("get/metrics", "hge_rows_learned_total 1"))
+        page.value("document.querySelectorAll('details').forEach(part => { part.open = true; })")
+        assert page.value("document.documentElement.scrollWidth") == 390
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from helpers.browser import browser
 from helpers.command import hge
 from helpers.digits import digits
 from helpers.served import TOKEN, served
+from hge.core.files import read_json
 from hge.serving.run_state import run_state
 from hge.serving.watch import watch_server
 
@@ -22,7 +23,7 @@ from hge.serving.watch import watch_server
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
-    assert hge("run", "split-digits", "--tasks", "2", "--out", "digits", cwd=folder).returncode == 0
+    assert hge("run", "split-digits", "--tasks", "2", "--track", "--out", "digits", cwd=folder).returncode == 0
     return folder / "digits"
 
 
@@ -96,23 +97,31 @@ def test_state_of_a_finished_run(run: Path) -> None:
     assert len(found["history"]["step"]) <= 1024
     aside = sum(found["history"]["set_aside"])
     assert aside > 0
+    assert (found["accuracy"] > 0.9, found["accuracy_name"].startswith("accuracy at the end")) == (True, True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [0, 5])
 def test_state_of_a_run_that_was_killed_or_is_being_written(run: Path, tmp_path: Path, lost: int) -> None:
     folder = shutil.copytree(run, tmp_path / "killed")
+    tracked = read_json(folder / "result.json")["tracked"]["prequential"]
     (folder / "result.json").unlink()
-    for name in ("trace.csv", "events.jsonl"):  # the last line is incomplete
+    for name in ("trace.csv", "events.jsonl", "accuracy.csv"):  # the last line is incomplete
         whole = (folder / name).read_bytes()
         (folder / name).write_bytes(whole[: len(whole) - lost])
     found = run_state(folder)
     assert found["status"] == "running"
     assert len(found["experts"]) == 2
     assert found["tree"] == [[-1, -1], [0, 0], [1, 0]]
-    (folder / "trace.csv").unlink()
-    (folder / "events.jsonl").unlink()
-    assert run_state(folder)["history"]["step"] == []
+    complete = [percent for _, percent in tracked][: -1 if lost else None]
+    assert found["accuracy"] == pytest.approx(sum(complete) / len(complete) / 100)
+    assert "so far" in found["accuracy_name"]
+    for name in ("trace.csv", "events.jsonl", "accuracy.csv"):
+        (folder / name).unlink()
+    empty = run_state(folder)
+    assert (empty["history"]["step"], empty["accuracy"]) == ([], None)
+    (folder / "config.json").write_text((folder / "config.json").read_text().replace('"track": true', '"track": false'))
+    assert "--track" in run_state(folder)["accuracy_name"]
 
 
 def test_a_silent_run_is_said_to_have_stopped(tmp_path: Path, monkeypatch: Any) -> None:

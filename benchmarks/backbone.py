@@ -70,7 +70,6 @@ CONTENDERS: dict[tuple[str, str], Callable[[int], Any]] = {
     (PIXELS, 'GatedExperts(routing="sample")'): experts(routing="sample"),
     (PIXELS, "GatedExperts(joint=True)"): experts(joint=True),
     (PIXELS, 'GatedExperts(joint=True, net="conv4-narrow")'): experts(joint=True, net="conv4-narrow"),
-    (PIXELS, 'GatedExperts(joint=True, net="conv4-narrow", views=4)'): experts(joint=True, net="conv4-narrow", views=4),
     (LITE0, "GatedExperts()"): experts(LITE0),
     (LITE0, 'GatedExperts(routing="sample")'): experts(LITE0, routing="sample"),
     (LITE0, "GatedExperts(joint=True)"): experts(LITE0, joint=True),

@@ -82,6 +82,13 @@ def test_what_is_no_extractor_is_named(features: Any, message: str) -> None:
         Extractor(features)
 
 
+def test_a_module_that_cannot_be_copied_is_named() -> None:
+    net = nn.Linear(3, 2)
+    net.cache = net(torch.ones(1, 3))  # of a graph
+    with pytest.raises(ValueError, match=r"features: RuntimeError: .*deepcopy"):
+        Extractor(net)
+
+
 @pytest.mark.parametrize(
     ("features", "message"),
     [

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 from copy import deepcopy
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from hge.core.types import LARGEST_INPUT, as_float
 from hge.experts.backbones import BACKBONES
 from hge.experts.optim import resolve_device
 
+Result = TypeVar("Result")
 CHUNK = 32
 """Rows of one pass of the extractor, which bounds its memory."""
 Pause = Callable[[], object]
@@ -37,7 +38,7 @@ class Extractor:
 
     def __init__(self, features: str | nn.Module | Callable[[Tensor], Any], device: str = "cpu") -> None:
         self.device = torch.device(resolve_device(device))
-        self.compute = self._frozen(features)
+        self.compute = self._pick(features)
 
     def __call__(self, x: Tensor, pause: Pause = no_pause) -> Tensor:
         """Return the features [rows, features] as float32, on the host; `pause` is called between two passes.
@@ -64,24 +65,19 @@ class Extractor:
             found.update(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         return found.hexdigest()
 
-    def _frozen(self, features: Any) -> Callable[[Tensor], Any]:
+    def _pick(self, features: Any) -> Callable[[Tensor], Any]:
         if isinstance(features, str) and features in BACKBONES:
-            module = BACKBONES[features]()
-        elif isinstance(features, nn.Module):
-            module = deepcopy(features)
-        elif callable(features) and not isinstance(features, type):
-            made: Callable[[Tensor], Any] = features
-            return made
-        else:
-            what = f"the class {features.__name__}" if isinstance(features, type) else repr(features)
-            raise ValueError(f"features: got {what}, expected {', '.join(BACKBONES)}, an nn.Module, a function or None")
-        return module.to(self.device).eval().requires_grad_(False)
+            return _frozen(BACKBONES[features](), self.device)
+        if isinstance(features, nn.Module):
+            return _of_user(lambda: _frozen(deepcopy(features), self.device))
+        if callable(features) and not isinstance(features, type):
+            own: Callable[[Tensor], Any] = features
+            return own
+        what = f"the class {features.__name__}" if isinstance(features, type) else repr(features)
+        raise ValueError(f"features: got {what}, expected {', '.join(BACKBONES)}, an nn.Module, a function or None")
 
     def _features(self, rows: Tensor) -> Tensor:
-        try:
-            found = torch.as_tensor(self.compute(rows.to(self.device))).detach().to("cpu", torch.float32)
-        except Exception as error:  # of the user's
-            raise ValueError(f"features: {type(error).__name__}: {error}") from error
+        found = _of_user(lambda: torch.as_tensor(self.compute(rows.to(self.device))).detach().to("cpu", torch.float32))
         if found.ndim != 2 or len(found) != len(rows) or not found.shape[1]:
             raise ValueError(
                 f"features: got an array of shape {tuple(found.shape)} for {len(rows)} rows, expected "
@@ -90,3 +86,15 @@ class Extractor:
         if not (found.abs() <= LARGEST_INPUT).all():  # also refuses NaN
             raise ValueError(f"features: got NaN or more than {LARGEST_INPUT:g}, expected finite numbers")
         return found
+
+
+def _frozen(module: nn.Module, device: torch.device) -> nn.Module:
+    return module.to(device).eval().requires_grad_(False)
+
+
+def _of_user(call: Callable[[], Result]) -> Result:
+    """Return the result of a call of the user's code, whose errors get the argument's name."""
+    try:
+        return call()
+    except Exception as error:
+        raise ValueError(f"features: {type(error).__name__}: {error}") from error

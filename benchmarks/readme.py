@@ -525,6 +525,24 @@ def load_table() -> str:
     return "\n".join(lines)
 
 
+def backbone_table() -> str:
+    """A folder of images by pixels and by pretrained features; of `benchmarks/backbone.py`."""
+    found = json.loads((ROOT / "results/backbone.json").read_text())
+    lines = [
+        "| inputs | pretrained on | model | accuracy, single samples | experts | seconds to learn 2000 images "
+        "| ms to predict an image |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in found["rows"]:
+        runs, pretrained = row["runs"], "–" if row["inputs"] == "pixels" else "ImageNet"
+        experts = ", ".join(sorted({str(run["experts"] or "–") for run in runs}))
+        seconds, ms = (float(np.mean([run[name] for run in runs])) for name in ("seconds_to_learn", "ms_to_predict"))
+        accuracy = spread([run["accuracy"] for run in runs])
+        cells = (row["inputs"], pretrained, f"`{row['model']}`", accuracy, experts, f"{seconds:.0f}", f"{ms:.0f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def streams() -> list[StreamResults]:
     """Return the results of `benchmarks/streams.py`, in the order of its streams."""
     return read_stream_results(ROOT / "results/streams", list(STREAMS))
@@ -582,6 +600,7 @@ PAGES = {
     "docs/reproduction.md": {"verdicts": verdicts_table},
     "benchmarks/README.md": {"everything": everything_table},
     "docs/gates.md": {"sketches": sketches_table, "leaderboard": leaderboard_table, "unknown": unknown_table},
+    "docs/howto/backbone.md": {"backbone": backbone_table},
     "docs/howto/river.md": {"detectors": detectors_table},
     "docs/howto/serve.md": {"load": load_table},
     "docs/arena.md": {"arena-smnist": lambda: arena_table("smnist"), "published": published_table},

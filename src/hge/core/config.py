@@ -242,6 +242,10 @@ class RunConfig:
     """Make runs, resumed or not, bitwise reproducible on a GPU, too, where the fastest algorithms are not."""
     images: bool = False
     """Do not flatten images to rows where the scenario does: for convolutions on digits."""
+    features: str = ""
+    """A network pretrained on ImageNet (experts/backbones.py), by name: all methods learn its features of the images,
+    computed once before the stream. Such runs are no part of the tables. Empty: the inputs themselves.
+    Experimental: no published result uses it."""
     augment: bool = False
     """Train experts on randomly flipped and cropped images."""
     views: int = 1

@@ -18,7 +18,7 @@ from hge.data.untrusted import open_regular, read_npy, read_npz
 
 TABLES = (".csv", ".csv.gz", ".tsv", ".tsv.gz")
 INPUT_FORMATS = (*TABLES, ".parquet", ".npz", ".npy")
-Rows = npt.NDArray[np.float32]
+Rows = npt.NDArray[np.float32] | npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +49,7 @@ def read_inputs(path: Path, shape: tuple[int, ...], ignore: Sequence[str] = ()) 
 
 
 def read_images(folder: Path, shape: tuple[int, ...]) -> Inputs:
-    """Read all images below a folder as RGB, channels first, 0 to 255, resized to a shape (3, n, n) or (3 n²,)."""
+    """Read all images below a folder as RGB, channels first, of uint8, resized to a shape (3, n, n) or (3 n²,)."""
     side = isqrt(int(np.prod(shape)) // 3)
     if shape not in ((3, side, side), (3 * side * side,)):
         raise ValueError(
@@ -62,7 +62,7 @@ def read_images(folder: Path, shape: tuple[int, ...]) -> Inputs:
     for file in files:
         with open_regular(file) as stream:
             pixels.append(decode_image(stream, file, side))
-    rows = np.stack(pixels).reshape(-1, *shape).astype(np.float32)
+    rows = np.stack(pixels).reshape(-1, *shape)
     return Inputs(rows, [str(file.relative_to(folder)) for file in files])
 
 
@@ -84,6 +84,8 @@ def _checked(values: npt.NDArray[Any], shape: tuple[int, ...], path: Path) -> Ro
         raise ValueError(f"{path}: got {values.dtype} {values.shape}, expected numbers of shape (rows, …)")
     if values.shape[1:] != shape:
         raise ValueError(f"{path}: got rows of shape {values.shape[1:]}, expected {shape}, that of the model's rows")
+    if values.dtype == np.uint8:
+        return values
     with np.errstate(over="ignore"):
         rows = values.astype(np.float32)
     bad = np.flatnonzero(~np.isfinite(rows.reshape(len(rows), -1)).all(axis=1))

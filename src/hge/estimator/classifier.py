@@ -21,10 +21,11 @@ from hge.core.randomness import Keys
 from hge.estimator.advice import Advice
 from hge.estimator.build import assemble
 from hge.estimator.fair_lock import in_turn, learning_in_turn, lock_of
+from hge.estimator.feature_rows import FeatureMap, SeenRows
 from hge.estimator.inspection import Inspection
 from hge.estimator.memory_need import TooLargeError
 from hge.estimator.parameters import Parameters
-from hge.estimator.persistence import folder_named, read_model, save_model, waiting_rows
+from hge.estimator.persistence import folder_named, read_model, save_model, saved_feature_map, waiting_rows
 from hge.estimator.row_buffer import WaitingRows
 from hge.estimator.stream_record import StreamRecord
 from hge.estimator.validation import (
@@ -40,6 +41,7 @@ from hge.estimator.validation import (
     read_classes,
     read_seed,
 )
+from hge.experts.extractor import Pause, no_pause
 from hge.experts.networks import Shape
 from hge.gating.tree import FloatArray, IntArray
 from hge.learning.checkpoint import CheckpointError
@@ -92,6 +94,7 @@ class GatedExperts(ClassifierMixin, Inspection, Parameters):  # type: ignore[mis
     __metadata_request__partial_fit = {"sample_weight": UNUSED}  # noqa: RUF012 - scikit-learn's form
     classes_: Labels
     input_shape_: Shape
+    _feature_map: FeatureMap
     _waiting: WaitingRows
     _outputs: dict[Any, int]
     _fitted_with: dict[str, Any]
@@ -100,16 +103,18 @@ class GatedExperts(ClassifierMixin, Inspection, Parameters):  # type: ignore[mis
     @learning_in_turn
     def fit(self, X: Rows, y: Rows) -> GatedExperts:
         """Reset the model, then learn the rows in order as one stream, `epochs` times."""
+        feature_map = FeatureMap(self.features, self.device)
         x = check_rows(self, X, reset=True)
         labels = check_targets(y, x)
         epochs = check_count("epochs", self.epochs)
         capacity = check_count("class_capacity", self.class_capacity)
         classes = check_labels(labels, np.unique(labels), closed=False, capacity=capacity)
-        self._start(X, x, classes, closed=False, events=StreamRecord())
+        seen = feature_map(X, x, lock_of(self).let_others_in)
+        self._start(X, seen, classes, closed=False, events=StreamRecord())
         for _ in range(epochs):
-            self._learn(x, labels)
+            self._learn(seen.x, labels)
         self.flush()
-        return self._advise(x)
+        return self._advise(seen.x)
 
     @learning_in_turn
     def partial_fit(self, X: Rows, y: Rows, classes: Rows = None, sample_weight: None = None) -> GatedExperts:
@@ -125,25 +130,27 @@ class GatedExperts(ClassifierMixin, Inspection, Parameters):  # type: ignore[mis
         check_callback(self.on_event)
         capacity = self._capacity if self._started else check_count("class_capacity", self.class_capacity)
         listed = None if classes is None else read_classes(classes, capacity)
+        feature_map = self._current_feature_map()
         if self._started and listed is not None and not np.array_equal(listed, self.classes_):
             raise ValueError("classes: got others than those known so far, expected the same or None")
         try:
-            x, labels, known = self._read(X, y, listed, capacity)
+            seen, labels, known = self._read(X, y, listed, capacity, feature_map, lock_of(self).let_others_in)
         except (ValueError, TypeError) as error:
             return self._skip(error, policy)
         if not self._started:
             try:
-                self._start(X, x, known, closed=listed is not None, events=self._events_so_far())
+                self._start(X, seen, known, closed=listed is not None, events=self._events_so_far())
             except TooLargeError as error:
                 return self._skip(error, policy)
         self.classes_ = known
-        self._learn(x, labels)
-        return self._advise(x)
+        self._learn(seen.x, labels)
+        return self._advise(seen.x)
 
     @in_turn
     def check_batch(self, X: Rows, y: Rows) -> None:
         """Raise the ValueError or TypeError that `partial_fit` would raise for these rows; change nothing."""
-        self._read(X, y, None, self._capacity if self._started else check_count("class_capacity", self.class_capacity))
+        capacity = self._capacity if self._started else check_count("class_capacity", self.class_capacity)
+        self._read(X, y, None, capacity, self._current_feature_map())
 
     def fit_stream(self, stream: Iterable[tuple[Rows, Rows]]) -> GatedExperts:
         """Call `partial_fit` on each (X, y) of an iterable: a generator, a torch `DataLoader`, a message queue."""
@@ -177,7 +184,8 @@ class GatedExperts(ClassifierMixin, Inspection, Parameters):  # type: ignore[mis
         """Load a model written by `save`; `partial_fit` continues exactly where it stopped.
 
         `changed` replaces saved parameters. Custom networks and classifiers are saved as weights only: pass them again
-        (`net=…`, `autoencoder=…`, `expert=…`). `on_event` is not saved either; pass it again, or go without.
+        (`net=…`, `autoencoder=…`, `expert=…`). An extractor of your own is not saved, either: pass it again, with the
+        same weights (`features=…`). Nor is `on_event`; pass it again, or go without.
         """
         for name in changed:
             if name not in cls._get_param_names():
@@ -186,7 +194,7 @@ class GatedExperts(ClassifierMixin, Inspection, Parameters):  # type: ignore[mis
         try:
             for name in facts["factories"]:
                 if name not in changed:
-                    what = "classifier" if name == "expert" else "factory"
+                    what = {"expert": "classifier", "features": "extractor"}.get(name, "factory")
                     raise ValueError(f"{name}: got nothing, expected the {what} of the model in {path}")
             model = cls(**facts["parameters"] | changed)
             model._become(snapshot, facts)
@@ -194,6 +202,8 @@ class GatedExperts(ClassifierMixin, Inspection, Parameters):  # type: ignore[mis
             check_choice("routing", model.routing, get_args(Routing))
             check_choice("on_bad_batch", model.on_bad_batch, get_args(OnBadBatch))
             check_count("batch_size", model.batch_size)
+        except CheckpointError:
+            raise
         except Exception as error:  # values of a stranger's file may raise almost any exception
             if isinstance(error, ValueError) and (changed or facts["factories"]):
                 raise
@@ -266,17 +276,23 @@ class GatedExperts(ClassifierMixin, Inspection, Parameters):  # type: ignore[mis
         kind, labels = facts["classes"]
         classes, shape = np.array(labels, dtype=np.dtype(kind)), tuple(facts["input_shape"])
         events = StreamRecord.of(facts["record"], snapshot.tensors["history"])
-        self._build(np.zeros((1, *shape), dtype=np.float32), facts["capacity"], Keys(facts["seed"]), events)
+        waiting = waiting_rows(snapshot)
+        row = np.zeros((1, *waiting.x.shape[1:]), dtype=np.float32)
+        self._build(
+            SeenRows(row, shape, saved_feature_map(self, facts)), facts["capacity"], Keys(facts["seed"]), events
+        )
         restore(self._learner, snapshot)
         self._advice = Advice(**facts["advice"])
         self._outputs = {label: int(output) for label, output in facts["outputs"]}
-        self._closed, self._waiting = facts["closed"], WaitingRows(waiting_rows(snapshot))
+        self._closed, self._waiting = facts["closed"], WaitingRows(waiting)
         self.classes_, self.n_features_in_ = classes, facts["features"]
         if facts["feature_names"]:
             self.feature_names_in_ = np.array(facts["feature_names"], dtype=object)
 
-    def _read(self, X: Rows, y: Rows, listed: Labels | None, capacity: int) -> tuple[FloatRows, Labels, Labels]:
-        """Validate X and y; return the rows, the labels and all classes known from now on."""
+    def _read(
+        self, X: Rows, y: Rows, listed: Labels | None, capacity: int, feature_map: FeatureMap, pause: Pause = no_pause
+    ) -> tuple[SeenRows, Labels, Labels]:
+        """Validate X and y; return what experts see of the rows, the labels and all classes known from now on."""
         x = check_rows(self, X, reset=not self._started)
         labels = check_targets(y, x)
         if self._started:
@@ -284,7 +300,19 @@ class GatedExperts(ClassifierMixin, Inspection, Parameters):  # type: ignore[mis
             known, closed = self.classes_, self._closed
         else:
             known, closed = np.unique(labels) if listed is None else listed, listed is not None
-        return x, labels, check_labels(labels, known, closed=closed, capacity=capacity)
+        known = check_labels(labels, known, closed=closed, capacity=capacity)
+        return self._see(feature_map, X, x, pause), labels, known
+
+    def _current_feature_map(self) -> FeatureMap:
+        """Return what makes features of rows: that of the fit or, before the first rows, that of the parameters."""
+        return self._feature_map if self._started else FeatureMap(self.features, self.device)
+
+    def _see(self, feature_map: FeatureMap, X: Rows, x: FloatRows, pause: Pause = no_pause) -> SeenRows:
+        """Return what experts see of these rows; raise an error if it is not what they have learned."""
+        seen = feature_map(X, x, pause)
+        if self._started and seen.x.shape[1:] != (learned := self._waiting.rows.x.shape[1:]):
+            raise ValueError(f"features: got {seen.x.shape[1]} for each row, expected {learned[0]} as in those learned")
+        return seen
 
     def _skip(self, error: Exception, policy: OnBadBatch) -> GatedExperts:
         """Skip a bad batch and record the event, or raise the error."""
@@ -301,21 +329,23 @@ class GatedExperts(ClassifierMixin, Inspection, Parameters):  # type: ignore[mis
         self._events.deliver(self.on_event)
         return self
 
-    def _start(self, X: Rows, x: FloatRows, classes: Labels, *, closed: bool, events: StreamRecord) -> None:
+    def _start(self, X: Rows, seen: SeenRows, classes: Labels, *, closed: bool, events: StreamRecord) -> None:
         """Build an untrained learner for rows of this shape; on failure the old state is unchanged."""
         check_count("batch_size", self.batch_size)
         check_callback(self.on_event)
-        self._build(x, check_count("class_capacity", self.class_capacity), Keys(read_seed(self.random_state)), events)
+        capacity = check_count("class_capacity", self.class_capacity)
+        self._build(seen, capacity, Keys(read_seed(self.random_state)), events)
         validate_data(self, X, reset=True, skip_check_array=True)  # sets n_features_in_ and feature_names_in_
         self._outputs = {}
-        self._closed, self._waiting, self.classes_ = closed, WaitingRows.none(x.shape[1:]), classes
+        self._closed, self._waiting, self.classes_ = closed, WaitingRows.none(seen.x.shape[1:]), classes
 
-    def _build(self, x: FloatRows, capacity: int, keys: Keys, events: StreamRecord) -> None:
+    def _build(self, seen: SeenRows, capacity: int, keys: Keys, events: StreamRecord) -> None:
         """Build an untrained learner for rows of this shape, and only then replace the old one."""
-        learner = assemble(self, x, capacity, keys, events)
+        learner = assemble(self, seen.x, capacity, keys, events)
         self._fitted_with = self.get_params(deep=False)
         self._learner, self._answerer, self._events = learner, Answerer(learner), events
-        self._capacity, self.input_shape_, self._advice = capacity, x.shape[1:], Advice()
+        self._capacity, self.input_shape_, self._advice = capacity, seen.input_shape, Advice()
+        self._feature_map = seen.feature_map
 
     def _learn(self, x: FloatRows, labels: Labels) -> None:
         """Learn all full batches; keep the remaining rows."""
@@ -350,4 +380,4 @@ class GatedExperts(ClassifierMixin, Inspection, Parameters):  # type: ignore[mis
             raise ValueError("routing: got window with gate_score autoencoder, no likelihood; expected joint, too")
         x = check_rows(self, X, reset=False)
         check_shape(x, self.input_shape_)
-        return torch.from_numpy(x)
+        return torch.from_numpy(self._see(self._feature_map, X, x).x)

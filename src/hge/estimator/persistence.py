@@ -15,12 +15,13 @@ import numpy as np
 import torch
 
 from hge.core.types import Batch
+from hge.estimator.feature_rows import FeatureMap
 from hge.learning.checkpoint import SAVED_MODEL, CheckpointError, Checkpoints, read_checkpoint
 from hge.learning.manifest_check import Kind, check_kinds
 from hge.learning.state import Snapshot, take_snapshot
 
 LONGEST_LABEL, MOST_CLASSES = 10_000, 10**6
-OBJECTS = {"net", "autoencoder", "expert"}
+OBJECTS = {"features", "net", "autoencoder", "expert"}
 """Parameters that may be Python objects, which are not saved: they must be passed to `load`."""
 CALLBACKS = {"on_event"}
 """Parameters that are not saved, and need not be passed to `load`."""
@@ -35,6 +36,7 @@ FACTS: Kind = {
     "capacity": int,
     "input_shape": [int],
     "features": int,
+    "features_digest": (str, None),
     "feature_names": [str],
     "seed": object,
     "record": {
@@ -96,6 +98,7 @@ def state_to_save(model: Any) -> tuple[Snapshot, dict[str, Any]]:
         "capacity": model._capacity,
         "input_shape": list(model.input_shape_),
         "features": model.n_features_in_,
+        "features_digest": model._feature_map.digest,
         "feature_names": list(getattr(model, "feature_names_in_", ())),
         "seed": seed,
         "record": record,
@@ -119,7 +122,7 @@ def _json_value(name: str, value: Any, seed: int) -> bool | int | float | str | 
 
 
 def _is_object(name: str, value: Any) -> bool:
-    """Return whether a parameter is a factory or a classifier, to be passed to `load` again."""
+    """Return whether a parameter is a factory, an extractor or a classifier, to be passed to `load` again."""
     return callable(value) or (name == "expert" and value is not None)
 
 
@@ -142,7 +145,8 @@ def _check_together(snapshot: Snapshot, facts: dict[str, Any]) -> None:
     rows = waiting_rows(snapshot)
     if not set(facts["factories"]) <= OBJECTS:
         raise ValueError(f"facts.factories: got {facts['factories']}, expected some of {', '.join(sorted(OBJECTS))}")
-    if rows.x.shape[1:] != shape or rows.y.shape != rows.x.shape[:1] or rows.x.dtype != torch.float32:
+    expected = tuple(rows.x.shape[1:2]) if _has_extractor(facts) else shape
+    if rows.x.shape[1:] != expected or rows.y.shape != rows.x.shape[:1] or rows.x.dtype != torch.float32:
         raise ValueError(f"facts.input_shape: got {shape}, expected {tuple(rows.x.shape[1:])} as in the waiting rows")
     if np.dtype(kind).kind not in LABEL_KINDS or np.dtype(kind).itemsize > 4 * LONGEST_LABEL:
         raise ValueError(f"facts.classes: got labels of type {kind[:20]}, expected numbers or texts")
@@ -153,6 +157,22 @@ def _check_together(snapshot: Snapshot, facts: dict[str, Any]) -> None:
         raise ValueError(f"facts.outputs: got other outputs than 0 to {len(labels) - 1}, or too many for the capacity")
     if facts["features"] != shape[0] or len(facts["feature_names"]) not in (0, shape[0]):
         raise ValueError(f"facts.features: got {facts['features']} and their names, expected {shape[0]}")
+
+
+def saved_feature_map(model: Any, facts: dict[str, Any]) -> FeatureMap:
+    """Return the feature map of a model that is loaded; raise an error if it is not the one it was trained with."""
+    try:
+        feature_map = FeatureMap(model.features, model.device)
+    except ValueError as error:
+        raise CheckpointError(str(error)) from error
+    same = facts["features_digest"] in (None, feature_map.digest)  # None: a function, whose state is not known
+    if not same or (feature_map.extractor is not None) != _has_extractor(facts):
+        raise CheckpointError("features: got other weights than the model was trained with, expected the same")
+    return feature_map
+
+
+def _has_extractor(facts: dict[str, Any]) -> bool:
+    return "features" in facts["factories"] or facts["parameters"].get("features") is not None
 
 
 def waiting_rows(snapshot: Snapshot) -> Batch:

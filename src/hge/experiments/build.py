@@ -16,6 +16,7 @@ from hge.data.catalogue import SCENARIOS
 from hge.data.datasets import data_folder
 from hge.data.scenario_builders import Request
 from hge.data.scenarios import Scenario, mix, revisit
+from hge.experiments.feature_scenario import check_features
 from hge.experiments.methods import METHODS
 from hge.experts.eager import EagerPool
 from hge.experts.fast.host_pool import build_fast_pool
@@ -44,6 +45,7 @@ def check(config: RunConfig) -> None:
     for name, value, known in (("net", config.net, NETS), ("autoencoder", config.autoencoder, AUTOENCODERS)):
         if value not in known:
             raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(known)}")
+    check_features(config)
 
 
 def check_resumable(method: str) -> None:

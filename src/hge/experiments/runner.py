@@ -24,6 +24,7 @@ from hge.data.scenarios import Scenario
 from hge.experiments.batch_feed import Feed
 from hge.experiments.build import build_answers, build_learner, build_scenario, check, check_resumable
 from hge.experiments.cost import ROWS, costs
+from hge.experiments.feature_scenario import with_features
 from hge.experiments.methods import METHODS
 from hge.experiments.metrics import Ledger, evaluate
 from hge.experiments.prequential import Tracker
@@ -113,8 +114,9 @@ class RunSession:
         self.config = config
         self.folder = folder
         keys = Keys(config.seed)
-        self.scenario = build_scenario(config, keys, data)
-        self.data = fingerprint(self.scenario)
+        rows = build_scenario(config, keys, data)
+        self.data = fingerprint(rows)
+        self.scenario = with_features(rows, config)
         self.total = self.scenario.batches(config.batch_size, config.epochs)
         self.events: list[Event] = []
         self.learner = build_learner(config, self.scenario, keys, self.events.append, lambda: self.feed.current_task)

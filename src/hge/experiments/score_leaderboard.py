@@ -23,6 +23,7 @@ from hge.core.types import as_float
 from hge.data.holdout import validation_scenario
 from hge.data.scenarios import Scenario
 from hge.experiments.build import build_pool, build_scenario, build_spec, check
+from hge.experiments.feature_scenario import with_features
 from hge.experiments.novelty_roc import unknown_task_roc
 from hge.experiments.run_files import commit
 from hge.experiments.runner import protocol
@@ -83,7 +84,7 @@ def gates(
     code = commit()  # read first: the files may change during the run
     keys = Keys(config.seed)
     scenario = build_scenario(config, keys, data)
-    scenario = validation_scenario(scenario) if validation else scenario
+    scenario = with_features(validation_scenario(scenario) if validation else scenario, config)
     pool = build_pool(config, scenario, keys)
     others = ("sketch", "autoencoder") if autoencoder else ("sketch",)
     folder.mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,7 @@ from hge.core.randomness import Keys
 from hge.data.fingerprint import fingerprint
 from hge.data.scenarios import Scenario
 from hge.experiments.build import build_pool, build_scenario, check
+from hge.experiments.feature_scenario import with_features
 from hge.experiments.run_files import RUN, RunRecorder, commit
 from hge.experiments.runner import protocol
 from hge.experiments.separate_experts import SeparateExperts
@@ -54,7 +55,7 @@ def organise(
     check(config)
     code = commit()  # read first: the files may change during the run
     keys = Keys(config.seed)
-    scenario = build_scenario(config, keys, data)
+    scenario = with_features(build_scenario(config, keys, data), config)
     order = list(dict.fromkeys(visit.task for visit in scenario.visits))
     if len(order) < len(scenario.tasks):
         raise ValueError(f"visits: got {config.visits!r}, expected every task: each has its expert")

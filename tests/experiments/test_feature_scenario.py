@@ -1,0 +1,81 @@
+"""`hge run --set features=NAME`, with a tiny network in the backbone's place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from hge.core.config import RunConfig, override
+from hge.core.randomness import Keys
+from hge.core.types import as_float
+from hge.data.fingerprint import fingerprint
+from hge.experiments.build import build_scenario, check
+from hge.experiments.feature_scenario import with_features
+from hge.experiments.recipes import build_config
+from hge.experiments.runner import run
+from hge.experts.backbones import BACKBONES
+
+
+@pytest.fixture(autouse=True)
+def backbone(monkeypatch: pytest.MonkeyPatch) -> nn.Module:
+    """A random convolution by the backbone's name."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 4, 4), nn.ReLU(), nn.Flatten())
+    monkeypatch.setitem(BACKBONES, "efficientnet-lite0", lambda: net)
+    return net
+
+
+def settings(method: str = "ge") -> RunConfig:
+    config = override(build_config("recurring-digits", method), "features=efficientnet-lite0")
+    return replace(config, epochs=10, tasks=2)
+
+
+def test_every_row_is_replaced_by_its_features(backbone: nn.Module) -> None:
+    config = settings()
+    rows = build_scenario(config, Keys(0), None)
+    scenario = with_features(rows, config)
+    assert scenario.shape == (100,)
+    assert (scenario.visits, scenario.classes) == (rows.visits, rows.classes)
+    assert with_features(rows, replace(config, features="")) is rows
+    for old, new in zip(rows.tasks, scenario.tasks, strict=True):
+        for before, after in ((old.train, new.train), (old.test, new.test)):
+            some = torch.tensor([5, 0, 7])
+            with torch.no_grad():
+                expected = backbone(as_float(before.batch(some).x))
+            torch.testing.assert_close(after.batch(some).x, expected)
+            assert after.batch(some).y.tolist() == before.batch(some).y.tolist()
+            assert len(after) == len(before)
+    assert fingerprint(scenario) != fingerprint(rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["ge", "slda"])
+def test_a_run_learns_features_and_says_so(method: str, tmp_path: Path) -> None:
+    result = run(settings(method), tmp_path)
+    assert result["accuracy_sample"] > 85
+    assert result["protocol"]["changed"] == {"features": "efficientnet-lite0"}
+    assert result["data"] == run(replace(settings(method), features=""), tmp_path / "rows")["data"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ("features=resnet", "features: got 'resnet', expected one of efficientnet-lite0"),
+        ("net=conv4", "net: got 'conv4' with features, which are rows; expected mlp or mlp-wide"),
+        ("augment=true", "augment: got true with features, which are computed once; expected false"),
+        ("views=4", "views: got 4 with features, which are computed once; expected 1"),
+    ],
+)
+def test_settings_that_do_not_go_with_features_are_named(changed: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check(override(settings(), changed))
+
+
+def test_an_autoencoder_of_images_does_not_go_with_features() -> None:
+    config = override(override(settings(), "score.name=autoencoder"), "autoencoder=conv")
+    with pytest.raises(ValueError, match="autoencoder: got 'conv' with features, which are rows; expected mlp"):
+        check(config)

@@ -10,8 +10,8 @@ mean weights and the gate's best expert. Both entropies are made small, as in th
 
 Departures: GE's network, optimiser, batches and epochs, so MLPs only; one head for all classes. No replay, with which
 their published figures were reached. Guesses: the mean over weights in the KL divergence (a sum, divided by the rows
-of a task, would be about ten times as strong), W₂ as a mean over weights, how the gate learns by what it drew (its
-probability is a factor of the output, of value 1), and the form at detected switches.
+of a task, would be several times as strong), W₂ as a mean over weights, and how the gate learns by what it drew
+(its probability is a factor of the output, of value 1).
 """
 
 from __future__ import annotations

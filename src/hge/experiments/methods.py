@@ -210,6 +210,12 @@ METHODS: dict[str, Method] = {
         with_baseline(consolidate="detected"),
         Needs(rows="memory", passes=2),
     ),
+    "hvcl": Method(
+        "HVCL: variational experts in each layer (our reading)",
+        "hge.baselines.hvcl",
+        with_baseline(penalty=1.0),
+        Needs(boundaries=True),
+    ),
     "hcl-fr": Method(
         "HCL, keeping the latents of what a flow draws (our reading)",
         "hge.baselines.hcl",
@@ -225,7 +231,6 @@ METHODS: dict[str, Method] = {
     **consolidating("ewc", "online EWC", penalty=90.0, rows="own"),
     **consolidating("si", "Synaptic Intelligence", penalty=1.0),
     **consolidating("lwf", "Learning without Forgetting", penalty=1.0),
-    **consolidating("hvcl", "HVCL: variational experts in each layer (our reading)", penalty=1.0),
     **consolidating("dgr", "deep generative replay", passes=4),
 }
 """Name -> method."""

@@ -163,6 +163,22 @@ def test_hcl_predicts_by_the_sum_over_tasks() -> None:
     assert np.isneginf(found[:, [1, 3]]).all()
 
 
+@pytest.mark.parametrize("method", [dgr, hcl])
+def test_a_restored_learner_continues_after_a_switch(method: Any) -> None:
+    learner, restored = (method.build(linear_setting()) for _ in range(2))
+    list(learner.learn_all([FIRST] * 3))
+    if method is dgr:
+        learner.boundary()
+    else:
+        learner.rule.tasks.add()
+        learner.rule.tasks.active = 1
+    list(learner.learn_all([SECOND]))
+    restored.restore(learner.snapshot())
+    losses = [[step.loss for step in model.learn_all([FIRST, SECOND, FIRST])] for model in (learner, restored)]
+    assert losses[0] == losses[1]
+    assert torch.equal(learner.rule.logits(FIRST.x), restored.rule.logits(FIRST.x))
+
+
 @pytest.mark.slow
 def test_hcl_finds_the_switches_of_digits_and_remembers_without_rows(tmp_path: Path) -> None:
     result = run(build_config("split-digits", "hcl-fr", epochs_scale=0.5), tmp_path)

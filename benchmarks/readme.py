@@ -83,8 +83,8 @@ PUBLISHED = (
         "4 epochs; our network, not pruned; a selector without pretraining",
     ),
     (
-        *("smnist-added", "cn-dpm-lateral", "accuracy_sample", "93.23 (its authors; the paper's Table 4)"),
-        "4 epochs, batches of 128 (theirs: one epoch, 10); 500 rows, log α -400, lateral features as published",
+        *("smnist-cn-dpm", "cn-dpm-lateral", "accuracy_sample", "93.23 (its authors; the paper's Table 4)"),
+        "one epoch, batches of 10, 500 rows, log α -400, lateral features, as published",
     ),
     (
         *("smnist-added", "hcl-fr", "accuracy_sample", "90.89 (its authors; the paper's Table 4)"),

@@ -11,7 +11,7 @@ RUN pip install --no-cache-dir "$(ls /tmp/hge-*.whl)[serve]" \
     && useradd --system --uid 10001 hge \
     && install -d -o hge /model
 
-USER hge
+USER 10001
 VOLUME /model
 EXPOSE 8000
 HEALTHCHECK CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/healthz', timeout=3)"]

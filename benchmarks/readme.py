@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 from hge.data.catalogue import SCENARIOS
 from hge.data.named_streams import STREAMS
 from hge.experiments.arena import YARDSTICK, leaderboard
+from hge.experiments.paper_tables import TITLES
 from hge.experiments.paper_tables import paper_table as paper_cells
 from hge.experiments.results import Line, build_table, precision_of, read_results, spread
 from hge.experiments.stream_tables import (
@@ -474,6 +476,22 @@ def everything_table() -> str:
     return "\n".join(lines)
 
 
+def verdicts_table() -> str:
+    """Number of the paper's cells by verdict, for each of its tables, over all runs of recipe `paper`."""
+    shown = ("reproduced", "better", "worse", "unclear", "differs", "not comparable", "not run", "quoted")
+    lines = [f"| table | {' | '.join(shown)} | after fewer epochs |", "|---|" + "---|" * (len(shown) + 1)]
+    runs = read_results(ROOT / "results")
+    for number, title in TITLES.items():
+        cells = [line for line in build_table(number, runs) if line.recipe in ("paper", "")]
+        counts = Counter(str(line.verdict) for line in cells)
+        unknown = set(counts) - set(shown)
+        if unknown:
+            raise ValueError(f"verdict: got {', '.join(unknown)}, expected one of {', '.join(shown)}")
+        short = sum(line.is_short for line in cells)
+        lines.append(f"| {number}: {title} | {' | '.join(str(counts[name]) for name in shown)} | {short} |")
+    return "\n".join(lines)
+
+
 def readings_table() -> str:
     """Gate accuracy of the paper's autoencoders by reading and epochs; of `benchmarks/readings.py`."""
     epochs = (4, 10, 20, 40)
@@ -585,6 +603,7 @@ PAGES = {
         "costs": costs_table,
     },
     "docs/paper.md": {"readings": readings_table},
+    "docs/reproduction.md": {"verdicts": verdicts_table},
     "benchmarks/README.md": {"everything": everything_table},
     "docs/gates.md": {"sketches": sketches_table, "leaderboard": leaderboard_table, "unknown": unknown_table},
     "docs/howto/river.md": {"detectors": detectors_table},

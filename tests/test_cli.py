@@ -118,7 +118,7 @@ def test_scenarios_are_listed_and_nothing_is_cut_off_at_80_columns(tmp_path: Pat
         (["run", "split-digits", "--epochs-scale", "1e308"], "epochs_scale: got 1e+308"),
         (
             ["run", "split-digits", "--method", "organise", "--resume"],
-            "resume: got method organise, expected one of agem, bgd, bgd-labels, der",
+            "resume: got method organise, expected one of agem, bgd, bgd-labels, cn-dpm",
         ),
         (["report", "nothing"], "expected an existing folder"),
         (["trees", "nothing"], "no result.json found"),

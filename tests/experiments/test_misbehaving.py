@@ -22,7 +22,7 @@ from hge import GatedExperts
 from hge.core.events import ExpertReused
 from hge.core.types import Batch
 from hge.data.scenarios import Scenario
-from hge.experiments.run_files import CHECKPOINTS, RunRecorder
+from hge.experiments.run_files import CHECKPOINTS, EVENTS, RunRecorder
 from hge.experiments.runner import run
 from hge.learning.learner import Learner
 
@@ -132,9 +132,9 @@ def test_events_that_cannot_be_written_end_the_run_which_can_be_resumed(
 
     def full(self: RunRecorder, task: int, step: Any, events: Any) -> None:
         if step.step == 100:
-            self._events.close()
-            self._events = open("/dev/full", "w")  # noqa: SIM115
-            self._events.write("x" * 100_000)
+            self._files[EVENTS].close()
+            self._files[EVENTS] = open("/dev/full", "w")  # noqa: SIM115
+            self._files[EVENTS].write("x" * 100_000)
         write(self, task, step, events)
 
     with monkeypatch.context() as patch:

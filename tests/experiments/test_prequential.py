@@ -10,6 +10,7 @@ import pytest
 from helpers.cut_off import CutOffError, config_of, cut_off_at, outcome, whole_outcome
 from hge.experiments.prequential import POINTS, average_incremental_accuracy, forgetting
 from hge.experiments.recipes import build_config
+from hge.experiments.run_files import ACCURACY
 from hge.experiments.runner import run
 
 
@@ -35,7 +36,15 @@ def test_cut_off_and_resumed(tmp_path: Path) -> None:
     whole = run(config, tmp_path / "whole")
     with pytest.raises(CutOffError):
         run(config, tmp_path / "cut", cut_off_at(200), checkpoint_every=41)
+    partial = [line.split(",") for line in (tmp_path / "cut" / ACCURACY).read_text().splitlines()[1:]]
+    assert 0 < len(partial) < len(whole["tracked"]["prequential"])
     assert run(config, tmp_path / "cut", resume=True, checkpoint_every=41)["tracked"] == whole["tracked"]
+    for folder in ("whole", "cut"):  # written on the way, so that it can be watched
+        lines = (tmp_path / folder / ACCURACY).read_text().splitlines()
+        found = [(int(step), float(percent)) for step, percent in (line.split(",") for line in lines[1:])]
+        assert found == whole["tracked"]["prequential"]
+    run(config_of("ge"), tmp_path / "whole")
+    assert not (tmp_path / "whole" / ACCURACY).exists()
 
 
 def test_baselines_cannot_be_asked_on_the_way(tmp_path: Path) -> None:

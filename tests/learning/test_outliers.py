@@ -16,7 +16,7 @@ from hge.core.config import LearnerConfig
 from hge.core.events import ExpertRolledBack, RowsLimited
 from hge.core.types import Batch
 from hge.gating.switch_detection import LossStats, RecentEntry
-from hge.learning.learner import MOST_ASKED
+from hge.learning.forward import MOST_ASKED
 from hge.learning.training import train_all, train_refused
 from torture.outliers import torture_outliers
 

@@ -7,14 +7,18 @@ from pathlib import Path
 
 import pytest
 from jinja2 import ChoiceLoader, DictLoader
+from markupsafe import Markup
 
 from helpers.browser import browser
 from helpers.digits import digits
 from hge import GatedExperts
 from hge.drawing.pages import render
+from hge.drawing.svg import SMALL, svg_figure
 from hge.reporting.run_report import notices
 
 WHOLE = {"dnf": False, "experts": 5, "experts_unpromoted": 0, "switches_found": 4, "switches_missed": 0}
+FIGURES = """{% extends "page.html.j2" %}{% block title %}t{% endblock %}{% block body %}{% for svg in drawn %}
+<div class="figure">{{ svg }}</div>{% endfor %}{% endblock %}"""
 TABLE = """{% extends "page.html.j2" %}{% block title %}t{% endblock %}{% block body %}<input data-filters="t">
 <table class="sortable" id="t"><tr><th>name</th><th>number</th></tr><tr><td>b two</td><td>10 ± 1</td></tr>
 <tr><td>a</td><td>9.5</td></tr><tr><td>c two</td><td>1,000</td></tr></table>{% endblock %}"""
@@ -49,6 +53,8 @@ def test_a_report_on_a_phone_in_the_dark(tmp_path: Path) -> None:
         page.size(390, 800, dark=True)
         page.open(path.as_uri())
         assert page.value("document.documentElement.scrollWidth") == 390
+        hint = "getComputedStyle(document.querySelector('.figure'), '::before').content"
+        assert "scroll it sideways" in page.value(hint)
         assert page.value("getComputedStyle(document.body).backgroundColor") == "rgb(22, 25, 29)"
         page.value(
             "(() => { const svg = document.querySelector('svg[data-hover]'), box = svg.getBoundingClientRect();"
@@ -60,6 +66,27 @@ def test_a_report_on_a_phone_in_the_dark(tmp_path: Path) -> None:
         assert page.value("document.documentElement.scrollWidth") == 390
         last = int(model.history_["step"][-1])
         assert page.value("document.getElementById('tip').textContent").startswith(f"batch {last}: loss ")
+
+
+@pytest.mark.slow
+def test_a_small_figure_is_as_wide_as_a_phone_and_a_wide_one_says_that_there_is_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
+    for width in (SMALL, 11):
+        with svg_figure(width, 3) as (figure, svg):
+            figure.subplots()
+        drawn.append(svg.getvalue())
+    own = DictLoader({"f": FIGURES})
+    monkeypatch.setattr("hge.drawing.pages.ChoiceLoader", lambda loaders: ChoiceLoader([own, *loaders]))
+    (tmp_path / "f.html").write_text(render("f", drawn=map(Markup, drawn)))
+    tell_of_more = "[...document.querySelectorAll('.figure')].map(figure => figure.classList.contains('more')).join()"
+    with browser(tmp_path / "profile") as page:
+        page.size(390, 800)
+        page.open((tmp_path / "f.html").as_uri())
+        page.wait_for(f"{tell_of_more} === 'false,true'")
+        page.size(1200, 800)
+        page.wait_for(f"{tell_of_more} === 'false,false'")
 
 
 @pytest.mark.slow

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 pytest.importorskip("river", reason="hge[river] is not installed")
+from river.checks import yield_checks
+
 from hge.river import LossSwitchDetector
+
+CHECKS = [check for check in yield_checks(LossSwitchDetector()) if check.__name__ != "check_tags"]
+"""River's own detectors have no tags either."""
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_checks_of_river(check: Callable[[LossSwitchDetector], None]) -> None:
+    check(LossSwitchDetector())
 
 
 def alarms(values: np.ndarray, detector: LossSwitchDetector) -> list[int]:

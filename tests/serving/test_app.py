@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,8 @@ from fastapi.testclient import TestClient
 
 from helpers.digits import digits
 from hge import GatedExperts
-from hge.serving.app import build_app
+from hge.core.events import Event, ExpertChanged
+from hge.serving.app import Doors, build_app
 from hge.serving.event_stream import EventStream
 from hge.serving.requests import MOST_ROWS
 from hge.serving.service import ModelService, ServiceSettings
@@ -85,6 +89,13 @@ def test_the_waiting_room_is_bounded(client: TestClient) -> None:
         ("/predict", {"rows": [[0.0]] * (MOST_ROWS + 1)}, "rows", f"at most {MOST_ROWS} items"),
         ("/predict", {"rows": [[1.0, 2.0], [1.0]]}, "rows", "of different lengths"),
         ("/predict", {"rows": [["a", "b"]]}, "rows", "not numbers"),
+        ("/predict", {"rows": [["1.5"] * 64]}, "rows", "not numbers"),
+        (
+            "/predict",
+            {"rows": [[0.0] * 64] * 41, "id": "many"},
+            "rows",
+            "got 41 rows to wait for labels, expected at most 40",
+        ),
         ("/predict", {"rows": [1.0, 2.0]}, "rows", "expected a list of rows"),
         ("/predict", {"rows": [[0.0] * 63]}, "rows", r"got rows of shape (63,), expected (64,)"),
         ("/predict", {"rows": [[0.0] * 64], "batch": 3}, "batch", "Extra inputs"),
@@ -92,6 +103,7 @@ def test_the_waiting_room_is_bounded(client: TestClient) -> None:
         ("/learn", {"rows": [[1e300] * 64], "labels": [1]}, "rows", "infinity"),
         ("/learn", {"rows": [[0.0] * 64], "labels": [1, 2]}, "labels", "got 2 labels for 1 rows"),
         ("/learn", {"rows": [[0.0] * 64], "labels": ["a"]}, "labels", "expected int64"),
+        ("/learn", {"rows": [[0.0] * 64] * 2, "labels": [1, "a"]}, "labels", "texts among other labels"),
         ("/learn", {"rows": [[0.0] * 64], "labels": [None]}, "labels", "valid"),
         ("/learn", {"rows": [[0.0] * 64], "labels": [0.5]}, "labels", "label type"),
     ],
@@ -105,6 +117,48 @@ def test_an_error_names_the_field(
     found = answer.json()["detail"][0]
     assert (found["loc"][1], message in found["msg"]) == (field, True), found
     assert client.get("/healthz").json()["rows_seen"] == 80
+
+
+def test_a_service_that_stops_finishes_what_has_begun_and_refuses_the_rest(tmp_path: Path) -> None:
+    begun, go_on, called = threading.Event(), threading.Event(), []
+
+    def first() -> str:
+        begun.set()
+        go_on.wait(10)
+        return "learned"
+
+    async def stop_in_between() -> list[Any]:
+        doors = Doors(ModelService(tmp_path / "model"), "secret")
+        calls = [asyncio.create_task(doors.write(call)) for call in (first, lambda: called.append(1))]
+        await asyncio.to_thread(begun.wait, 10)
+        doors.stop()
+        go_on.set()
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        await doors.close()
+        return results
+
+    learned, refused = asyncio.run(stop_in_between())
+    assert (learned, refused.status_code, called) == ("learned", 503, [])
+
+
+def test_no_event_is_lost_or_sent_twice_to_a_client_that_connects() -> None:
+    async def connect() -> list[str]:
+        events, known, new = EventStream(), ExpertChanged(1, 0, 1), ExpertChanged(2, 1, 0)
+        events.start()
+
+        async def past() -> list[Event]:
+            for event in (known, new):  # they happen while those of the past are looked up
+                events(event)
+            await asyncio.sleep(0)
+            return [known]
+
+        lines = events.listen(past)
+        found = [await anext(lines), await anext(lines)]
+        events.stop()
+        return found + [line async for line in lines]
+
+    found = asyncio.run(connect())
+    assert [json.loads(line.partition("data: ")[2])["step"] for line in found] == [1, 2]
 
 
 def test_requests_that_learn_need_the_token(client: TestClient) -> None:
@@ -146,7 +200,7 @@ def test_nothing_is_acknowledged_that_is_not_on_disk(client: TestClient, tmp_pat
 def test_the_interface_is_described(client: TestClient) -> None:
     paths = client.get("/openapi.json").json()["paths"]
     assert {"/predict", "/learn", "/label", "/experts", "/events", "/metrics", "/healthz", "/live"} <= set(paths)
-    assert "swagger" in client.get("/docs").text
+    assert 'fetch("openapi.json")' in client.get("/docs").text
     assert 'fetch("live"' in client.get("/").text
 
 

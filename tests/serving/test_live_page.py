@@ -14,7 +14,8 @@ import pytest
 from helpers.browser import browser
 from helpers.command import hge
 from helpers.digits import digits
-from helpers.served import served
+from helpers.served import TOKEN, served
+from hge.core.files import read_json
 from hge.serving.run_state import run_state
 from hge.serving.watch import watch_server
 
@@ -22,7 +23,7 @@ from hge.serving.watch import watch_server
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
-    assert hge("run", "split-digits", "--tasks", "2", "--out", "digits", cwd=folder).returncode == 0
+    assert hge("run", "split-digits", "--tasks", "2", "--track", "--out", "digits", cwd=folder).returncode == 0
     return folder / "digits"
 
 
@@ -33,7 +34,7 @@ def test_the_page_shows_a_new_expert_within_two_seconds(tmp_path: Path) -> None:
         page.wait_for("document.getElementById('rows').textContent === '0'")
         X, y = digits(True)
         server.post("/learn", rows=X[:640].tolist(), labels=y[:640].tolist())
-        page.wait_for("document.querySelectorAll('#losses circle').length === 20")
+        page.wait_for("document.querySelectorAll('#losses circle, #losses .aside').length === 20")
         assert page.value("document.querySelectorAll('#experts tr').length") == 1
         X, y = digits(False)
         for start in range(0, 640, 32):
@@ -44,6 +45,29 @@ def test_the_page_shows_a_new_expert_within_two_seconds(tmp_path: Path) -> None:
         assert took < 2
         assert "Expert 1 was created" in page.value("document.getElementById('lines').textContent")
         assert page.value("document.querySelectorAll('#losses .created').length") == 1
+
+
+@pytest.mark.slow
+def test_requests_can_be_sent_from_the_page_about_the_interface(tmp_path: Path) -> None:
+    def send(field: str) -> str:
+        return f"document.getElementById('{field}').querySelector('button').click()"
+
+    def answered(field: str, text: str) -> str:
+        return f"document.getElementById('{field}').querySelector('pre').textContent.includes('{text}')"
+
+    with browser(tmp_path / "profile") as page, served(tmp_path / "model") as server:
+        page.size(390, 800)
+        page.open(server.url + "/docs")
+        page.wait_for("document.querySelectorAll('details').length === 8")
+        page.value(send("post/learn"))
+        page.wait_for(answered("post/learn", "401"))
+        page.value(f"document.getElementById('token').value = {TOKEN!r}")
+        page.value(send("post/learn"))
+        page.wait_for(answered("post/learn", '"rows_seen": 1'))
+        page.value(send("get/metrics"))
+        page.wait_for(answered("get/metrics", "hge_rows_learned_total 1"))
+        page.value("document.querySelectorAll('details').forEach(part => { part.open = true; })")
+        assert page.value("document.documentElement.scrollWidth") == 390
 
 
 @pytest.mark.slow
@@ -73,23 +97,31 @@ def test_state_of_a_finished_run(run: Path) -> None:
     assert len(found["history"]["step"]) <= 1024
     aside = sum(found["history"]["set_aside"])
     assert aside > 0
+    assert (found["accuracy"] > 0.9, found["accuracy_name"].startswith("accuracy at the end")) == (True, True)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [0, 5])
 def test_state_of_a_run_that_was_killed_or_is_being_written(run: Path, tmp_path: Path, lost: int) -> None:
     folder = shutil.copytree(run, tmp_path / "killed")
+    tracked = read_json(folder / "result.json")["tracked"]["prequential"]
     (folder / "result.json").unlink()
-    for name in ("trace.csv", "events.jsonl"):  # the last line is incomplete
+    for name in ("trace.csv", "events.jsonl", "accuracy.csv"):  # the last line is incomplete
         whole = (folder / name).read_bytes()
         (folder / name).write_bytes(whole[: len(whole) - lost])
     found = run_state(folder)
     assert found["status"] == "running"
     assert len(found["experts"]) == 2
     assert found["tree"] == [[-1, -1], [0, 0], [1, 0]]
-    (folder / "trace.csv").unlink()
-    (folder / "events.jsonl").unlink()
-    assert run_state(folder)["history"]["step"] == []
+    complete = [percent for _, percent in tracked][: -1 if lost else None]
+    assert found["accuracy"] == pytest.approx(sum(complete) / len(complete) / 100)
+    assert "so far" in found["accuracy_name"]
+    for name in ("trace.csv", "events.jsonl", "accuracy.csv"):
+        (folder / name).unlink()
+    empty = run_state(folder)
+    assert (empty["history"]["step"], empty["accuracy"]) == ([], None)
+    (folder / "config.json").write_text((folder / "config.json").read_text().replace('"track": true', '"track": false'))
+    assert "--track" in run_state(folder)["accuracy_name"]
 
 
 def test_a_silent_run_is_said_to_have_stopped(tmp_path: Path, monkeypatch: Any) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -14,6 +16,7 @@ import pytest
 from helpers.digits import digits
 from helpers.served import served
 from hge import GatedExperts
+from hge.estimator.persistence import write_state
 from hge.serving.journal import Journal
 from hge.serving.service import ModelService, ServiceSettings
 from hge.serving.waiting_room import Visit
@@ -93,6 +96,46 @@ def test_a_model_older_than_the_journal_is_refused(tmp_path: Path) -> None:
         pytest.raises(ValueError, match="got a model of 64 rows, expected at least 128"),
     ):
         ModelService(tmp_path / "model")
+
+
+def test_a_save_that_fails_loses_nothing_and_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(folder: Path, *state: Any) -> None:
+        raise OSError(28, "No space left on device", str(folder / "state"))
+
+    X, y = digits(True)
+    service = ModelService(tmp_path / "model", settings=ServiceSettings(save_every=64))
+    with monkeypatch.context() as patched:
+        patched.setattr("hge.serving.service.write_state", full)
+        for start, fails in ((0, False), (32, True), (64, False), (96, True)):
+            warned = pytest.warns(UserWarning, match=r"No space left on device; the last \d+ rows are in the journal")
+            with warned if fails else nullcontext():
+                service.learn(X[start : start + 32], y[start : start + 32].tolist())
+        assert (service.saves_failed, service.rows_since_save) == (2, 128)
+        with pytest.warns(UserWarning, match="the last 128 rows"):
+            service.close()
+    again = ModelService(tmp_path / "model", settings=ServiceSettings(save_every=64))
+    assert (again.rows_seen, again.rows_since_save) == (128, 128)
+    again.learn(X[128:160], y[128:160].tolist())
+    assert (again.saves_failed, again.rows_since_save) == (0, 0)
+    again.close()
+
+
+def test_readers_do_not_wait_while_the_model_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, y = digits(True)
+    service = ModelService(tmp_path / "model", settings=ServiceSettings(save_every=64))
+    service.learn(X[:32], y[:32].tolist())
+    answers = []
+
+    def write(folder: Path, *state: Any) -> None:
+        reader = threading.Thread(target=lambda: answers.append(service.predict(X[:2])))
+        reader.start()
+        reader.join(20)
+        write_state(folder, *state)
+
+    monkeypatch.setattr("hge.serving.service.write_state", write)
+    service.learn(X[32:64], y[32:64].tolist())
+    assert (len(answers), service.rows_since_save) == (1, 0)
+    service.let_go()
 
 
 def test_parameters_are_those_of_the_first_start(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Trackers: what they are sent, and how each package is called; the packages themselves are replaced."""
+"""Trackers: what they are sent, how each package is called, and what it then has, as far as it is installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import pytest
 from helpers.command import hge
 from helpers.digits import digits
 from hge import GatedExperts
-from hge.tracking import MlflowTracker, ModelTracking, TensorBoardTracker, WandbTracker, track_run
+from hge.core.files import read_json
+from hge.tracking import MlflowTracker, ModelTracking, TensorBoardTracker, Tracker, WandbTracker, track_run
 
 
 class Notes:
@@ -52,13 +53,70 @@ def test_a_model_is_tracked_batch_by_batch() -> None:
 
 @pytest.mark.slow
 def test_a_run_is_tracked(tmp_path: Path) -> None:
-    assert hge("run", "split-digits", "--tasks", "2", "--out", "run", cwd=tmp_path).returncode == 0
+    assert hge("run", "split-digits", "--tasks", "2", "--track", "--out", "run", cwd=tmp_path).returncode == 0
     notes = Notes()
     track_run(tmp_path / "run", notes)
+    tracked = read_json(tmp_path / "run" / "result.json")["tracked"]["prequential"]
+    found = [(step, values["accuracy"]) for step, values in notes.numbers if "accuracy" in values]
+    assert found == [(step, percent / 100) for step, percent in tracked]
+    experts = [values["experts"] for _, values in notes.numbers if "loss" in values]
+    assert (experts[0], experts[-1], experts == sorted(experts)) == (1, 2, True)
     steps = [step for step, _ in notes.numbers]
     assert steps == sorted(steps)
     assert notes.numbers[-1][1]["accuracy_batch"] > 90
     assert any("was created" in text for _, text in notes.marks)
+
+
+def track_digits(tracker: Tracker) -> list[float]:
+    """Track a model that learns two tasks; return its losses."""
+    model = GatedExperts()
+    tracking = ModelTracking(model, tracker)
+    for low in (True, False):
+        model.partial_fit(*(part[:320] for part in digits(low)))
+        tracking.update(accuracy=0.5)
+    return model.history_["loss"].tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # those of the packages are not ours
+def test_what_is_sent_is_in_the_files_of_tensorboard(tmp_path: Path) -> None:
+    package = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    tracker = TensorBoardTracker(tmp_path)
+    losses = track_digits(tracker)
+    tracker.close()
+    found = package.EventAccumulator(str(tmp_path)).Reload()
+    assert [point.value for point in found.Scalars("loss")] == pytest.approx(losses)
+    assert {"bound", "expert", "experts", "accuracy"} <= set(found.Tags()["scalars"])
+    assert b"was created" in b"".join(t.tensor_proto.string_val[0] for t in found.Tensors("decisions/text_summary"))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_sent_is_in_the_store_of_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    pytest.importorskip("sqlalchemy")
+    monkeypatch.chdir(tmp_path)
+    mlflow.set_tracking_uri(f"sqlite:///{tmp_path}/mlflow.db")
+    with mlflow.start_run() as run:
+        losses = track_digits(MlflowTracker())
+    found = mlflow.MlflowClient()
+    history = sorted(found.get_metric_history(run.info.run_id, "loss"), key=lambda point: point.step)
+    assert [point.value for point in history] == pytest.approx(losses)
+    assert {"bound", "expert", "experts", "accuracy"} <= set(found.get_run(run.info.run_id).data.metrics)
+    assert any("was created" in text for text in found.get_run(run.info.run_id).data.tags.values())
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_sent_is_in_an_offline_run_of_wandb(tmp_path: Path) -> None:
+    pytest.importorskip("wandb")
+    tracker = WandbTracker(project="digits", mode="offline", dir=str(tmp_path))
+    losses = track_digits(tracker)
+    found = dict(tracker.run.summary)
+    tracker.run.finish()
+    assert (found["loss"], found["batch"]) == (pytest.approx(losses[-1]), len(losses) - 1)
+    assert {"bound", "expert", "experts", "accuracy", "decision"} <= set(found)
+    assert list(tmp_path.rglob("*.wandb"))
 
 
 def test_tensorboard(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -90,9 +148,16 @@ def test_wandb(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run.log.mock_calls == [call({"batch": 3, "loss": 0.5}), call({"batch": 2, "decision": "a decision"})]
 
 
-@pytest.mark.parametrize(("build", "name"), [(MlflowTracker, "mlflow"), (WandbTracker, "wandb")])
-def test_what_is_missing_is_named(build: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, name, None)
+@pytest.mark.parametrize(
+    ("build", "module", "name"),
+    [
+        (MlflowTracker, "mlflow", "mlflow"),
+        (WandbTracker, "wandb", "wandb"),
+        (lambda: TensorBoardTracker("logs"), "torch.utils.tensorboard", "tensorboard"),
+    ],
+)
+def test_what_is_missing_is_named(build: Any, module: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(
         ValueError, match=rf"tracker: {name} is not installed; install it with: pip install 'hge\[{name}"
     ):

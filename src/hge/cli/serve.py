@@ -15,6 +15,8 @@ import typer
 from hge.cli.console import PlainConsole
 
 console = PlainConsole()
+GRACE = 10
+"""Seconds for the requests that have begun when the service is stopped."""
 
 
 def serve_command(
@@ -45,30 +47,35 @@ def serve_command(
     from hge.serving.event_stream import EventStream
     from hge.serving.service import ModelService, ServiceSettings
 
-    token = _token(host)
+    given = _given_token(host)
     listener = _listen(host, port)
     events = EventStream()
     settings = ServiceSettings(save_every, waiting_rows)
     service = ModelService(folder, dict(map(_parameter, parameter or [])), settings, events)
-    config = uvicorn.Config(
-        build_app(service, events, token, body_bytes), log_level="warning", timeout_graceful_shutdown=3
-    )
+    token = given or secrets.token_urlsafe(18)
+    app = build_app(service, events, token, body_bytes)
+
+    class Server(uvicorn.Server):
+        def handle_exit(self, *signal: Any) -> None:
+            app.state.stop()  # before the open requests are waited for
+            super().handle_exit(*signal)
+
+    server = Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=GRACE))
+    if not given:
+        console.print(f"Token for requests that learn (set HGE_TOKEN to choose one): {token}", soft_wrap=True)
     console.print(f"Serving {folder} ({service.rows_seen:,} rows learned) at {_url(listener)}", soft_wrap=True)
     try:
-        uvicorn.Server(config).run(sockets=[listener])
+        server.run(sockets=[listener])
     except KeyboardInterrupt:
-        console.print("Saved.")
+        if not service.rows_since_save:  # else a warning has said why
+            console.print("Saved.")
 
 
-def _token(host: str) -> str:
-    given = os.environ.get("HGE_TOKEN")
-    if given:
-        return given
-    if not _is_loopback(host):
+def _given_token(host: str) -> str | None:
+    given = os.environ.get("HGE_TOKEN") or None
+    if given is None and not _is_loopback(host):
         raise ValueError(f"host: got {host}, which others can reach, without HGE_TOKEN; expected a token of your own")
-    token = secrets.token_urlsafe(18)
-    console.print(f"Token for requests that learn (set HGE_TOKEN to choose one): {token}", soft_wrap=True)
-    return token
+    return given
 
 
 def _is_loopback(host: str) -> bool:

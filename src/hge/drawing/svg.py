@@ -17,6 +17,10 @@ def plain(name: str) -> str:
     return "".join(letter if letter.isprintable() else "�" for letter in name).replace("$", r"\$")
 
 
+SMALL = 6.0
+"""Width in inches up to which a figure is readable on a phone as a whole; wider ones are shown there in full size."""
+
+
 @contextmanager
 def svg_figure(width: float, height: float) -> Iterator[tuple[Figure, io.StringIO]]:
     """Yield a figure and a buffer; on exit the figure's SVG, from its tag on for embedding, is in the buffer."""
@@ -35,4 +39,5 @@ def svg_figure(width: float, height: float) -> Iterator[tuple[Figure, io.StringI
         whole = io.StringIO()
         figure.savefig(whole, format="svg", metadata={"Date": None}, transparent=True)
     text = whole.getvalue()
-    svg.write(text[text.index("<svg") :])
+    tag = '<svg class="small" ' if width <= SMALL else "<svg "
+    svg.write(tag + text[text.index("<svg ") + len("<svg ") :])

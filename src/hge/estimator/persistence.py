@@ -65,6 +65,16 @@ def folder_named(path: str | os.PathLike[str]) -> Path:
 
 def save_model(model: Any, folder: Path) -> None:
     """Write an estimator that has been fitted on some rows."""
+    write_state(folder, *state_to_save(model))
+
+
+def write_state(folder: Path, snapshot: Snapshot, facts: dict[str, Any]) -> None:
+    """Write what `state_to_save` returned."""
+    Checkpoints(folder, SAVED_MODEL).write(snapshot, facts)
+
+
+def state_to_save(model: Any) -> tuple[Snapshot, dict[str, Any]]:
+    """Copy the state of an estimator that has been fitted on some rows: of its learner, and its own as JSON values."""
     labels = np.asarray(model.classes_)
     if all(isinstance(label, str) for label in labels.tolist()):
         labels = labels.astype(str)  # pandas stores strings as objects
@@ -94,8 +104,7 @@ def save_model(model: Any, folder: Path) -> None:
     snapshot = take_snapshot(model._learner)
     rows = model._waiting.rows
     own = {"waiting.x": rows.x.contiguous(), "waiting.y": rows.y.contiguous(), "history": history}
-    whole = Snapshot(snapshot.facts, snapshot.tensors | own, snapshot.experts)
-    Checkpoints(folder, SAVED_MODEL).write(whole, facts)
+    return Snapshot(snapshot.facts, snapshot.tensors | own, snapshot.experts), facts
 
 
 def _json_value(name: str, value: Any, seed: int) -> bool | int | float | str | None:

@@ -57,9 +57,14 @@ def changes(config: RunConfig) -> dict[str, Any]:
 
 
 def default(scenario: str) -> RunConfig:
-    """Return the library's settings: sketches, sticky, newcomers answer."""
+    """Return the library's settings: sketches, sticky, newcomers answer.
+
+    With MLPs a sketch per class and the joint score, which asks all experts about a row; with ResNets that would be
+    costly.
+    """
     info = SCENARIOS[scenario]
     settings = info.paper
+    cheap = not settings.convolutional
     return RunConfig(
         scenario=scenario,
         recipe="default",
@@ -70,6 +75,8 @@ def default(scenario: str) -> RunConfig:
         net="resnet18" if settings.convolutional else "mlp",
         autoencoder="conv" if settings.convolutional else "mlp",
         optimiser=_papers_optimiser(settings) if settings.convolutional else OptimiserConfig(),
+        score=ScoreConfig(name="class-sketch" if cheap else "sketch"),
+        learner=LearnerConfig(joint=cheap),
     )
 
 

@@ -1,6 +1,6 @@
 """Writing and reading of a run's files: config.json, events.jsonl, trace.csv, result.json; each JSON has its schema.
 
-`config.json` has the schema of the lines of `events.jsonl`, too.
+`config.json` has the schema of the lines of `events.jsonl`, too. A run that tracks its accuracy has accuracy.csv.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from hge.core.files import read_json, sync_folder, write_json
 from hge.core.own_folder import FolderKind
 from hge.learning.online import Step
 
-EVENTS, TRACE = "events.jsonl", "trace.csv"
+EVENTS, TRACE, ACCURACY = "events.jsonl", "trace.csv", "accuracy.csv"
 CONFIG, RESULT, REPORT, CHECKPOINTS = "config.json", "result.json", "report.html", "checkpoints"
 FLUSH_EVERY = 0.5
 """Seconds after which what was written can be read by others, such as `hge watch`."""
 TRACE_COLUMNS = ("step", "task", "expert", "loss", "bound", "set_aside", "queried")
+ACCURACY_COLUMNS = ("step", "accuracy")
+"""Accuracy in percent of a batch before it was learned; of those that the result has, too, but written on the way."""
 
 
 def _is_of_a_run(path: Path) -> bool:
@@ -44,7 +46,7 @@ def _is_of_a_run(path: Path) -> bool:
         return False
 
 
-FILES = re.compile("|".join(map(re.escape, (CONFIG, EVENTS, TRACE, RESULT, REPORT, CHECKPOINTS))))
+FILES = re.compile("|".join(map(re.escape, (CONFIG, EVENTS, TRACE, ACCURACY, RESULT, REPORT, CHECKPOINTS))))
 RUN = FolderKind("run", FILES, _is_of_a_run)
 
 
@@ -61,25 +63,28 @@ class RunRecorder:
                 raise ValueError(
                     f"{folder / name}: got {found} bytes, expected at least {length}; the file was truncated"
                 )
-        for stale in (RESULT, REPORT):  # left from another run
+        for stale in (RESULT, REPORT, *(() if resume_at else (ACCURACY,))):  # left from another run
             (folder / stale).unlink(missing_ok=True)
         write_json(folder / CONFIG, config.as_json())
-        self._events, self._trace_file = (
-            _open(folder / name, None if resume_at is None else resume_at[name]) for name in (EVENTS, TRACE)
-        )
-        self._trace = csv.writer(self._trace_file, lineterminator="\n")
+        self._files = {
+            name: _open(folder / name, None if resume_at is None else resume_at[name])
+            for name in (EVENTS, TRACE, *((ACCURACY,) if config.track else ()))
+        }
+        self._tables = {name: csv.writer(file, lineterminator="\n") for name, file in self._files.items()}
         if resume_at is None:
-            self._trace.writerow(TRACE_COLUMNS)
+            self._tables[TRACE].writerow(TRACE_COLUMNS)
+            if config.track:
+                self._tables[ACCURACY].writerow(ACCURACY_COLUMNS)
         sync_folder(folder)  # a checkpoint will rely on these files
         self._flushed = time.monotonic()
 
     def position(self) -> dict[str, int]:
         """Flush everything to disk; return the lengths of the files in bytes."""
-        for file in (self._events, self._trace_file):
+        for file in self._files.values():
             with _named(file):
                 file.flush()
                 os.fsync(file.fileno())
-        return {EVENTS: self._events.tell(), TRACE: self._trace_file.tell()}
+        return {name: file.tell() for name, file in self._files.items()}
 
     def __enter__(self) -> RunRecorder:
         return self
@@ -87,7 +92,7 @@ class RunRecorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for file in (self._events, self._trace_file):
+        for file in self._files.values():
             with suppress(OSError) if error else _named(file):
                 file.close()
 
@@ -95,24 +100,31 @@ class RunRecorder:
         """Append a row to the trace, and its events. The task is for readers only; the learner does not receive it."""
         self.events(events)
         loss, bound = f"{step.loss:.6g}", f"{step.bound:.6g}"
-        with _named(self._trace_file):
-            self._trace.writerow((step.step, task, step.expert, loss, bound, int(step.set_aside), step.queried))
+        self._row(TRACE, (step.step, task, step.expert, loss, bound, int(step.set_aside), step.queried))
         if time.monotonic() - self._flushed > FLUSH_EVERY:
             self._flushed = time.monotonic()
-            for file in (self._events, self._trace_file):
+            for file in self._files.values():
                 with _named(file):
                     file.flush()
 
     def events(self, events: Sequence[Event]) -> None:
         """Append events."""
-        with _named(self._events):
+        with _named(self._files[EVENTS]):
             for event in events:
-                self._events.write(json.dumps(event.as_json()) + "\n")
+                self._files[EVENTS].write(json.dumps(event.as_json()) + "\n")
+
+    def accuracy(self, step: int, percent: float) -> None:
+        """Append the accuracy of a batch that was predicted before it is learned."""
+        self._row(ACCURACY, (step, percent))
 
     def result(self, result: Mapping[str, Any]) -> None:
         """Write the result; its presence means that the run is finished and all other files are on disk."""
         self.position()
         write_json(self.folder / RESULT, result)
+
+    def _row(self, name: str, values: Sequence[object]) -> None:
+        with _named(self._files[name]):
+            self._tables[name].writerow(values)
 
 
 def _open(path: Path, end: int | None) -> TextIO:

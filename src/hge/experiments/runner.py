@@ -180,7 +180,7 @@ class RunSession:
         with interrupt_between_batches(feed):
             while not (ledger.runaway or feed.ended or feed.position >= self.total):
                 # The learner receives only the batches; the feed keeps their tasks for the ledger.
-                steps, begun = self._learn_segment(feed), self.clock()
+                steps, begun = self._learn_segment(feed, recorder), self.clock()
                 for step in steps:
                     origin = feed.origins.popleft()
                     ledger.observe(origin.task, step, self.events)
@@ -212,14 +212,14 @@ class RunSession:
         stream = scenario.stream(config.batch_size, config.epochs, Keys(config.seed), start=start)
         return Feed(stream, scenario.shape, scenario.classes, config.on_bad_batch, learned, self.skipped)
 
-    def _learn_segment(self, feed: Feed) -> Iterator[Step]:
+    def _learn_segment(self, feed: Feed, recorder: RunRecorder) -> Iterator[Step]:
         """Learn up to the next pause: the next checkpoint, or the next test of the tracker."""
         learner, every = self.learner, self.checkpoint_every
         length = every - learner.steps % every if every else self.total
         if self.tracker is None:
             return self._learn_all(islice(feed, length))
         length = min(length, self.tracker.until_next_test(feed.position))
-        return self._learn_all(self._predict_first(self.tracker, feed, length))
+        return self._learn_all(self._predict_first(self.tracker, feed, length, recorder))
 
     def _learn_all(self, batches: Iterator[Batch]) -> Iterator[Step]:
         """Learn batches; only a method that declares the need for them is given task boundaries."""
@@ -235,12 +235,13 @@ class RunSession:
                 learner.boundary()
             yield from learner.learn_all([batch])
 
-    def _predict_first(self, tracker: Tracker, feed: Feed, length: int) -> Iterator[Batch]:
+    def _predict_first(self, tracker: Tracker, feed: Feed, length: int, recorder: RunRecorder) -> Iterator[Batch]:
         """Return `length` batches; predict the first one before it is learned, if that is due."""
         due = tracker.is_due(feed.position)
         first = list(islice(feed, 1))
         if first and due:
             tracker.predict(self.learner.steps, first[0], self.learner.answers(), self.scenario.classes)
+            recorder.accuracy(*tracker.prequential[-1])
         return chain(first, islice(feed, length - 1))
 
     def _test_and_save(self, feed: Feed, recorder: RunRecorder) -> None:

@@ -41,6 +41,7 @@ from hge.experts.pool_spec import (
 )
 from hge.experts.score_set import ScoreSet
 from hge.experts.scores import Score, ScoreTrainer
+from hge.experts.scores.space import Space
 from hge.experts.views import training_loss
 from hge.experts.weight_average import WeightAverage
 from hge.gating.switch_detection import LossStats
@@ -186,6 +187,11 @@ class EagerPool:
             parts = member.score.parts(member.score.gate_tensors(), x)
             features, logits = features_and_logits(member.prediction_net, x)
         return as_evidence(parts, logits, features)
+
+    @property
+    def space(self) -> Space:
+        """The space that the sketches of all experts share."""
+        return self.score_set.space
 
     def state(self, expert: int, *, on_host: bool = True) -> dict[str, Tensor]:
         """Return copies of the networks, the optimisers' states, and the score's row counts."""

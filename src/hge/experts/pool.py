@@ -14,6 +14,7 @@ from torch import Tensor
 from hge.core.types import Batch
 from hge.experts.joint.model import Evidence
 from hge.experts.scores import Cost
+from hge.experts.scores.space import Space
 from hge.gating.switch_detection import LossStats
 from hge.gating.tree import FloatArray, IntArray, ScoreExperts
 
@@ -106,6 +107,10 @@ class ExpertPool(Protocol):
 
     def evidence(self, expert: int, x: Tensor) -> Evidence:
         """Return the expert's evidence on individual rows: the inputs of the joint score."""
+
+    @property
+    def space(self) -> Space:
+        """The space that the sketches of all experts share."""
 
     def state(self, expert: int, *, on_host: bool = True) -> dict[str, Tensor]:
         """Return copies of the expert's tensors by name, on the CPU or in place; names are the same in every pool."""

@@ -25,6 +25,7 @@ from hge.experts.pool import Costs, train_one_by_one
 from hge.experts.pool_spec import COUNTS, PoolSpec, copy_tensors, count_tensors
 from hge.experts.score_set import ScoreSet
 from hge.experts.scores import ScoreTrainer
+from hge.experts.scores.space import Space
 from hge.gating.switch_detection import LossStats
 from hge.gating.tree import FloatArray
 
@@ -151,6 +152,11 @@ class ClassifierPool:
     def evidence(self, expert: int, x: Tensor) -> Evidence:
         """Raise an error: a joint score needs features, which classifiers do not have."""
         raise ValueError("joint: got True with expert=…, expected joint=False: only networks have features")
+
+    @property
+    def space(self) -> Space:
+        """The space that the sketches of all experts share."""
+        return self.score_set.space
 
     def state(self, expert: int, *, on_host: bool = True) -> dict[str, Tensor]:
         """Return copies of the classifier's arrays, the scaling and the score.

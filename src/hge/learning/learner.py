@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from itertools import compress
 
 from hge.core import events
@@ -13,13 +12,14 @@ from hge.core.events import Emit
 from hge.core.randomness import Keys
 from hge.core.types import Batch
 from hge.experts.joint.calibration import Calibration
-from hge.experts.pool import Costs, ExpertPool, count_parameters, lowest_scores, scorer, sketcher
+from hge.experts.pool import Costs, ExpertPool, count_parameters
 from hge.experts.replay import Expert, ScoredReplays
 from hge.gating.promotion import Organisation
 from hge.gating.shortlist import Shortlist
 from hge.gating.switch_detection import OutlierRate, RecentBuffer, RecentEntry
-from hge.gating.tree import ROOT, Routes, ScoreExperts, Tree
+from hge.gating.tree import ROOT, Tree
 from hge.learning.boundary import train_new, train_outlier
+from hge.learning.forward import accepting, better_informed, forward, gate, nearest_experts
 from hge.learning.merging import Merging
 from hge.learning.online import Answers, Step
 from hge.learning.review import Review, front
@@ -29,9 +29,6 @@ from hge.learning.runs import Upkeep, learn_in_runs
 from hge.learning.state import Snapshot, restore, take_snapshot
 from hge.learning.stream_memory import StreamMemory
 from hge.learning.training import Look, Trained, look, train, train_all, train_refused
-
-MOST_ASKED = 40
-"""Number of experts whose losses on a refused batch are computed; of more, those that the gate prefers."""
 
 
 class Learner:
@@ -156,22 +153,22 @@ class Learner:
         """GE (Algorithm 1); return the expert that accepted the batch or, if none did, the one that rejected it."""
         self.recent.append(entry)
         trained: Trained = ()
-        taken = best = self._forward(entry)
+        taken = best = forward(self, entry)
         if not best.accepts:
             entry.refused_by = best.expert.id
-            newcomer = self._accepting(self.newcomers, entry)
+            newcomer = accepting(self, self.newcomers, entry)
             if newcomer is not None:
                 self.evaluations["gate"] += 1
                 lower = best.scores_above(newcomer.expert.id)  # before it is trained (docs/paper.md, reading 4)
                 trained = train(self, newcomer.expert, entry)
                 self.organisation.accepted(self.steps, newcomer.expert.id, lower, best.path)
                 taken = newcomer
-            elif self.config.label_evidence and (other := self._accepting(self._nearest_experts(entry), entry)):
+            elif self.config.label_evidence and (other := accepting(self, nearest_experts(self, entry), entry)):
                 taken, trained = other, train(self, other.expert, entry)
             else:
                 self.emit(events.BatchSetAside(entry.step, best.expert.id, best.loss, best.bound))
         else:
-            taken = self._better_informed(best, entry)
+            taken = better_informed(self, best, entry)
             trained = train(self, taken.expert, entry)
 
         if self.recent.full:
@@ -202,7 +199,7 @@ class Learner:
         """Last part of Algorithm 1: decide whether a persistently high loss is a new task or unstable training."""
         entries, expert = list(self.recent), None
         if self.config.review:
-            best, last = (self.experts[e] for e in (self._gate(entries[0])[0].expert[0], self.recent.previous_expert))
+            best, last = (self.experts[e] for e in (gate(self, entries[0])[0].expert[0], self.recent.previous_expert))
             expert = self.review.if_same_task(best, entries, self.steps, robust=self.config.robust_review)
             if expert is None and self.config.review_last_used:  # reading 16
                 reclaimed = self._reclaim(last, entries)
@@ -239,43 +236,6 @@ class Learner:
         trained = train_all(self, expert, reclaimed)
         self.emit(events.BatchesReclaimed(self.steps, expert.id, len(reclaimed)))
         return trained
-
-    def _forward(self, entry: RecentEntry[Batch]) -> Look:
-        """GE_forward: the promoted expert with the lowest score or, if sticky, the last-used one while it accepts."""
-        last = None
-        if self.config.sticky and self.last_used not in self.newcomers:
-            last = look(self, self.last_used, entry)
-            if last.accepts and not last.expert.knows_nothing:
-                return last
-        routes, ask = self._gate(entry)
-        best, self.last_node = int(routes.expert[0]), int(routes.node[0])
-        chosen = last if last is not None and last.expert.id == best else look(self, best, entry)
-        score, path, queried = float(routes.scores[best, 0]), self.tree.path(self.last_node), int(routes.queried[0])
-        return replace(chosen, score=score, path=path, ask=ask, queried=queried)
-
-    def _gate(self, entry: RecentEntry[Batch]) -> tuple[Routes, ScoreExperts]:
-        """Route a batch as one group, by its mean score; also return the scoring function."""
-        x, some = entry.batch.x, self.organisation.shortlist is not None
-        score = scorer(self.pool, len(self.experts), x, one_group=True, some=some)
-        routes = self.organisation.route(score, sketcher(self.pool, x, one_group=True), 1, rows_per_group=len(x))
-        self.evaluations["gate"] += int(routes.queried[0])
-        return routes, score
-
-    def _better_informed(self, look: Look, entry: RecentEntry[Batch]) -> Look:
-        """Return the same, unless its expert knows nothing, so that any batch is within its bound, and another does."""
-        if not look.expert.knows_nothing:
-            return look
-        others = [e.id for e in self.experts if e.losses.count > 1 and e.merged_into is None and not e.knows_nothing]
-        return self._accepting(others, entry) or look
-
-    def _nearest_experts(self, entry: RecentEntry[Batch]) -> Sequence[int]:
-        """Return the promoted experts or, if there are many, those with the lowest scores."""
-        return lowest_scores(self.pool, self.tree.experts, [entry.batch.x], MOST_ASKED)
-
-    def _accepting(self, experts: Iterable[int], entry: RecentEntry[Batch]) -> Look | None:
-        """Return the expert with the lowest loss among those that accept the batch; None if there is none."""
-        looks = [look(self, expert, entry) for expert in experts]
-        return min((look for look in looks if look.accepts), key=lambda look: look.loss, default=None)
 
     def new_expert(self) -> Expert:
         """Add an untrained expert, neither promoted nor on probation."""

@@ -18,9 +18,10 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sklearn.exceptions import NotFittedError
 
 from hge import __version__
+from hge.core.events import Event
 from hge.serving.body_limit import BodyLimit
 from hge.serving.event_stream import EventStream
-from hge.serving.live import live_page
+from hge.serving.live import page_text
 from hge.serving.metrics import RequestMetrics
 from hge.serving.requests import FieldError, LabelRequest, LearnRequest, PredictRequest, read_rows
 from hge.serving.served_state import model_state
@@ -34,18 +35,29 @@ T = TypeVar("T")
 
 
 def build_app(service: ModelService, events: EventStream, token: str, body_bytes: int = 2**23) -> FastAPI:
-    """Build the application; it closes the service when it stops."""
+    """Build the application. It closes the service when it stops; `state.stop` may be called before, at a signal."""
     doors = Doors(service, token)
+
+    def stop() -> None:
+        doors.stop()
+        events.stop()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         events.start()
         yield
-        events.stop()
-        await doors.write(service.close)
-        doors.close()
+        stop()
+        await doors.close()
 
-    app = FastAPI(title="hge", version=__version__, summary="A model that learns from a stream.", lifespan=lifespan)
+    app = FastAPI(
+        title="hge",
+        version=__version__,
+        summary="A model that learns from a stream.",
+        lifespan=lifespan,
+        docs_url=None,  # FastAPI's pages are loaded from elsewhere; ours is at /docs, too
+        redoc_url=None,
+    )
+    app.state.stop = stop
     metrics = RequestMetrics()
     _add_reading(app, service, doors, metrics, events)
     _add_learning(app, service, doors)
@@ -62,6 +74,7 @@ class Doors:
         self._writer = ThreadPoolExecutor(1, "hge-learn")
         self._readers = ThreadPoolExecutor(READERS, "hge-read")
         self._waiting = 0
+        self._stopped = False
         self._token = token.encode()
         self.service = service
 
@@ -72,14 +85,23 @@ class Doors:
     async def write(self, call: Callable[..., T], *arguments: Any) -> T:
         """Call a function that changes the model, after all others that came before."""
         if self._waiting >= WRITERS_WAITING:
-            detail = f"{self._waiting} requests wait to be learned; send it again later"
-            raise HTTPException(503, detail, headers={"Retry-After": "1"})
+            raise _later(f"{self._waiting} requests wait to be learned")
         self._waiting += 1
         try:
+            run = asyncio.get_running_loop().run_in_executor
             # a client that goes away does not stop what has begun
-            return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._writer, call, *arguments))
+            return await asyncio.shield(run(self._writer, self._unless_stopped, call, *arguments))
         finally:
             self._waiting -= 1
+
+    def stop(self) -> None:
+        """Refuse those that wait to learn, and those who come; what has begun is finished."""
+        self._stopped = True
+
+    def _unless_stopped(self, call: Callable[..., T], *arguments: Any) -> T:
+        if self._stopped:
+            raise _later("the service is stopping; nothing was learned")
+        return call(*arguments)
 
     def check(self, given: HTTPAuthorizationCredentials | None) -> None:
         """Refuse a request without the token."""
@@ -87,10 +109,15 @@ class Doors:
             detail = "expected the header `Authorization: Bearer TOKEN`, with the token of this service (HGE_TOKEN)"
             raise HTTPException(401, detail, headers={"WWW-Authenticate": "Bearer"})
 
-    def close(self) -> None:
-        """End the threads."""
+    async def close(self) -> None:
+        """Close the service once the writer has finished, and end the threads."""
+        await asyncio.get_running_loop().run_in_executor(self._writer, self.service.close)
         self._writer.shutdown()
         self._readers.shutdown()
+
+
+def _later(why: str) -> HTTPException:
+    return HTTPException(503, f"{why}; send it again later", headers={"Retry-After": "1"})
 
 
 Token = Annotated[HTTPAuthorizationCredentials | None, Depends(HTTPBearer(auto_error=False))]
@@ -146,7 +173,10 @@ def _add_reading(
     @app.get("/events", response_class=StreamingResponse)
     async def event_stream() -> StreamingResponse:
         """Stream the decisions as server-sent events: the last ones, then new ones as they happen."""
-        past = await doors.read(lambda: service.model.events_) if service.started else []
+
+        async def past() -> list[Event]:
+            return await doors.read(lambda: service.model.events_) if service.started else []
+
         return StreamingResponse(events.listen(past), media_type="text/event-stream")
 
     @app.get("/metrics", response_class=PlainTextResponse)
@@ -161,7 +191,11 @@ def _add_reading(
 
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def page() -> str:
-        return live_page()
+        return page_text("live")
+
+    @app.get("/docs", response_class=HTMLResponse, include_in_schema=False)
+    async def interface() -> str:
+        return page_text("interface")
 
 
 def _add_errors(app: FastAPI) -> None:

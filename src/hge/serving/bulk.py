@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,31 +49,40 @@ def answer_here(model: GatedExperts, rows: Rows) -> Iterator[Answers]:
 
 
 def answer_on_ray(folder: Path, rows: Rows, address: str | None = None) -> Iterator[Answers]:
-    """Answer on a Ray cluster, in order: every CPU gets a replica, loaded from a folder that all machines reach."""
+    """Answer on a Ray cluster by Ray Data, in order: every CPU gets a replica, loaded from a folder that all reach."""
     ray = import_ray()
-    from ray.util import ActorPool
+    try:
+        import ray.data
+    except ImportError as error:
+        raise ValueError(f"executor: ray needs {error.name}; install it with: pip install 'hge[cluster]'") from None
 
     if not ray.is_initialized():
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    logging.getLogger("ray.data").setLevel(logging.ERROR)  # its own progress would be mixed with ours
     parts = list(chunks(rows))
     count = max(1, min(len(parts), int(ray.cluster_resources().get("CPU", 1))))
-    replicas = [ray.remote(Replica).options(num_cpus=1).remote(folder.resolve()) for _ in range(count)]
-    try:
-        yield from ActorPool(replicas).map(lambda replica, part: replica.answer.remote(part), parts)
-    finally:
-        for replica in replicas:
-            ray.kill(replica)
+    data = ray.data.from_numpy(parts)  # a block per chunk
+    data.context.execution_options.preserve_order = True
+    data.context.enable_progress_bars = False
+    replicas = ray.data.ActorPoolStrategy(size=count)
+    answered = data.map_batches(
+        Replica, fn_constructor_args=(str(folder.resolve()),), batch_size=None, compute=replicas, num_cpus=1
+    )
+    for part in answered.iter_batches(batch_size=None):
+        label = part["label"]
+        # Arrow's texts come back as objects
+        yield Answers(label.astype(str) if label.dtype == object else label, part["confidence"], part["expert"])
 
 
 class Replica:
     """A copy of the model in a worker's process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: str) -> None:
         self.model = GatedExperts.load(folder)
 
-    def answer(self, rows: Rows) -> Answers:
-        """Answer a chunk."""
-        return answer(self.model, rows)
+    def __call__(self, batch: dict[str, Rows]) -> dict[str, npt.NDArray[Any]]:
+        """Answer a chunk, as columns."""
+        return vars(answer(self.model, batch["data"]))
 
 
 def check_out(path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from hge.core.event_text import describe_events
 from hge.core.events import Event
@@ -32,15 +32,17 @@ class EventStream:
             self._loop.call_soon_threadsafe(self._publish, event)
 
     def stop(self) -> None:
-        """End all streams."""
-        self._publish(None)
+        """End all streams; called by any thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._publish, None)
 
-    async def listen(self, past: Iterable[Event]) -> AsyncIterator[str]:
-        """Yield past events, then new ones as they happen."""
+    async def listen(self, past: Callable[[], Awaitable[list[Event]]]) -> AsyncIterator[str]:
+        """Yield past events, then new ones as they happen; none is left out, or sent twice, in between."""
         queue: asyncio.Queue[Event | None] = asyncio.Queue(BEHIND)
         self._queues.add(queue)
         try:
-            yield "".join(map(_message, past)) or ": no events yet\n\n"
+            first = await past()
+            yield "".join(map(_message, first)) or ": no events yet\n\n"
             while queue in self._queues:
                 try:
                     event = await asyncio.wait_for(queue.get(), KEEP_ALIVE)
@@ -49,7 +51,8 @@ class EventStream:
                     continue
                 if event is None:
                     return
-                yield _message(event)
+                if not any(event is known for known in first):
+                    yield _message(event)
         finally:
             self._queues.discard(queue)
 

@@ -17,9 +17,9 @@ DECISIONS = 100
 COLUMNS = ("step", "expert", "loss", "bound", "set_aside")
 
 
-def live_page() -> str:
-    """Return the page; it loads nothing but `live`, beside it, again and again."""
-    return (files("hge.serving") / "pages" / "live.html").read_text(encoding="utf-8")
+def page_text(name: str) -> str:
+    """Return a page: `live` loads nothing but `live`, beside it, again and again; `interface` only `openapi.json`."""
+    return (files("hge.serving") / "pages" / f"{name}.html").read_text(encoding="utf-8")
 
 
 def state(

@@ -56,6 +56,7 @@ def _of_service(service: ModelService) -> Iterator[str]:
         "switches_total": (model.n_switches_ if started else 0, "Changes of the expert in use."),
         "labelled_total": (service.labelled, "Rows whose label came after their prediction."),
         "labelled_right_total": (service.right, "Rows of these that were predicted rightly."),
+        "saves_failed_total": (service.saves_failed, "Saves of the model that failed, such as on a full disk."),
         "dropped_total": (service.room.dropped, "Predictions whose label did not come in time."),
     }
     gauges = {

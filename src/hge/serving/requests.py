@@ -66,7 +66,10 @@ class FieldError(ValueError):
 def read_rows(rows: list[Any], shape: tuple[int, ...] | None) -> FloatRows:
     """Return rows as float32; raise a FieldError if they are not numbers of one shape, or not of the model's."""
     try:
-        found = np.asarray(rows, dtype=np.float64)
+        given = np.asarray(rows)
+        if given.dtype.kind == "U":  # numpy would read "1.5" as a number
+            raise TypeError
+        found = given.astype(np.float64)
     except (ValueError, TypeError, OverflowError):
         raise FieldError(
             "rows", "got rows that are not numbers, or of different lengths; expected rows of numbers"

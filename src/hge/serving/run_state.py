@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hge.core.files import read_json
-from hge.experiments.run_files import CONFIG, EVENTS, RESULT, TRACE, TRACE_COLUMNS
+from hge.experiments.run_files import ACCURACY, CONFIG, EVENTS, RESULT, TRACE, TRACE_COLUMNS
 from hge.serving.live import state
 
 POINTS = 1024
@@ -33,7 +33,7 @@ def run_state(folder: Path) -> dict[str, Any]:
     config, trace, events = read_json(folder / CONFIG), _trace(folder / TRACE), _events(folder / EVENTS)
     result = read_json(folder / RESULT) if (folder / RESULT).is_file() else None
     tree = result["tree"]["nodes"] if result and "tree" in result else _tree(events)
-    accuracy = result["accuracy_batch"] / 100 if result and "accuracy_batch" in result else None
+    accuracy, accuracy_name = _accuracy(folder, config, result)
     return state(
         _thinned(trace),
         events,
@@ -45,8 +45,18 @@ def run_state(folder: Path) -> dict[str, Any]:
         rows=None,
         switches=sum(event["event"] == "expert_changed" for event in events),
         accuracy=accuracy,
-        accuracy_name="accuracy at the end, in batches of test rows",
+        accuracy_name=accuracy_name,
     )
+
+
+def _accuracy(folder: Path, config: dict[str, Any], result: dict[str, Any] | None) -> tuple[float | None, str]:
+    """Return the accuracy at the end or, if it is tracked, so far; and what it is."""
+    if result and "accuracy_batch" in result:
+        return result["accuracy_batch"] / 100, "accuracy at the end, in batches of test rows"
+    if not config.get("track"):
+        return None, "accuracy so far: only of runs with --track"
+    found = [float(line.partition(",")[2]) for line in _lines(folder / ACCURACY)[1:]]
+    return float(np.mean(found)) / 100 if found else None, "accuracy so far, of batches before they were learned"
 
 
 def _status(folder: Path, result: dict[str, Any] | None) -> str:

@@ -12,6 +12,7 @@ import base64
 import re
 import threading
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from hge.core.own_folder import FolderKind, hold
 from hge.estimator.classifier import GatedExperts
 from hge.estimator.fair_lock import lock_of
 from hge.estimator.memory_need import TooLargeError
+from hge.estimator.persistence import state_to_save, write_state
 from hge.serving.journal import Journal
 from hge.serving.waiting_room import FloatRows, Label, Visit, WaitingRoom
 
@@ -79,6 +81,9 @@ class ModelService:
         self.rows_since_save = 0
         self.save_seconds = 0.0
         """Time that the last save took."""
+        self.saves_failed = 0
+        self._rows_at_failure = 0
+        """`rows_since_save` when the last save failed; 0 if it did not."""
         self._guard = threading.Lock()  # of the journal and the room, which change together
         self._held = ExitStack()
         self._held.enter_context(hold(folder / "service", SERVICE))
@@ -105,6 +110,10 @@ class ModelService:
 
     def wait(self, name: str, visit: Visit) -> None:
         """Keep predicted rows until `label` is called with their id; from then on a crash does not lose them."""
+        if len(visit.rows) > self.room.most_rows:
+            raise ValueError(
+                f"X: got {len(visit.rows)} rows to wait for labels, expected at most {self.room.most_rows}"
+            )
         with self._guard:
             if name in self.room.visits:
                 raise IdInUseError(f"id: got {name!r}, under which rows wait for labels already; expected another")
@@ -113,7 +122,7 @@ class ModelService:
 
     def learn(self, rows: FloatRows, labels: list[Label]) -> None:
         """Learn rows as the next part of the stream. A ValueError means that nothing has changed."""
-        self.model.check_batch(rows, np.asarray(labels))
+        self.model.check_batch(rows, labels)
         record = {"kind": "learn", "rows": _pack(rows), "labels": labels, "at": self.rows_seen}
         with self._guard:
             self.journal.append(record)
@@ -123,7 +132,7 @@ class ModelService:
     def label(self, name: str, labels: list[Label]) -> int:
         """Learn the rows that wait under an id; return their number. A ValueError means that nothing has changed."""
         visit = self._waiting(name)
-        self.model.check_batch(visit.rows, np.asarray(labels))
+        self.model.check_batch(visit.rows, labels)
         record = {"kind": "label", "id": name, "labels": labels, "at": self.rows_seen}
         with self._guard:
             self._waiting(name)  # it may have been dropped just now
@@ -149,20 +158,26 @@ class ModelService:
         return hasattr(self.model, "classes_")
 
     def save(self) -> None:
-        """Save the model, and start the journal anew with the rows that wait for labels."""
+        """Save the model, and start the journal anew with the rows that wait for labels.
+
+        Only this thread changes the model: readers wait while its state is copied, not while it is written.
+        """
         if not self.rows_since_save:
             return
         started = time.monotonic()
-        self.model.save(self.folder)
+        with lock_of(self.model):
+            state = state_to_save(self.model)
+        write_state(self.folder, *state)
         with self._guard:
             waiting = [_wait_record(name, visit) for name, visit in self.room.visits.items()]
             self.journal.replace([self._start_record({}), *waiting])
         self.rows_since_save, self.save_seconds = 0, time.monotonic() - started
+        self._rows_at_failure = 0
 
     def close(self) -> None:
         """Save, and let others use the folder."""
         try:
-            self.save()
+            self._try_to_save()
         finally:
             self.let_go()
 
@@ -223,14 +238,27 @@ class ModelService:
 
     def _learn(self, rows: FloatRows, labels: list[Label]) -> None:
         """Learn rows batch by batch, so that readers wait for no more than one."""
-        targets, size = np.asarray(labels), self.model.batch_size
+        size = self.model.batch_size
         for start in range(0, len(rows), size):
-            self.model.partial_fit(rows[start : start + size], targets[start : start + size])
+            self.model.partial_fit(rows[start : start + size], labels[start : start + size])
         self.rows_since_save += len(rows)
 
     def _save_if_due(self) -> None:
-        if self.rows_since_save >= self.settings.save_every:
+        if self.rows_since_save - self._rows_at_failure >= self.settings.save_every:
+            self._try_to_save()
+
+    def _try_to_save(self) -> None:
+        """Save; a failure is a warning, since what was learned is in the journal. It is tried again later."""
+        try:
             self.save()
+        except OSError as error:
+            self.saves_failed += 1
+            self._rows_at_failure = self.rows_since_save
+            warnings.warn(
+                f"the model was not saved: {error.filename}: {error.strerror}; the last {self.rows_since_save} rows "
+                "are in the journal only, from which they are learned again at the next start",
+                stacklevel=2,
+            )
 
 
 def _new_model(parameters: Mapping[str, Any], on_event: Callable[[Event], object] | None) -> GatedExperts:

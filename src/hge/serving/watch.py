@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.request import urlopen
 
-from hge.serving.live import live_page
+from hge.serving.live import page_text
 
 State = Callable[[], dict[str, Any]]
 
@@ -27,7 +27,7 @@ def watch_server(state: State, port: int) -> ThreadingHTTPServer:
         def do_GET(self) -> None:
             """Answer with the page, or with the state that it asks for."""
             if self.path == "/":
-                self._send(200, "text/html; charset=utf-8", live_page())
+                self._send(200, "text/html; charset=utf-8", page_text("live"))
             elif self.path == "/live":
                 try:
                     self._send(200, "application/json", json.dumps(state()))

@@ -15,6 +15,7 @@ from hge.estimator.classifier import GatedExperts
 from hge.experiments.run_files import RunRecord
 from hge.tracking.tracker import Tracker
 
+COLUMNS = ("loss", "bound", "expert", "set_aside", "experts")
 Columns = Mapping[str, np.ndarray[Any, np.dtype[np.float64]]]
 
 
@@ -50,21 +51,37 @@ class ModelTracking:
 
 
 def track_run(folder: Path, tracker: Tracker) -> None:
-    """Send the batches, decisions and figures of a finished run to a tracker."""
+    """Send the batches, decisions and figures of a finished run to a tracker; with its accuracy, if it was tracked."""
     record = RunRecord.read(folder)
-    _send(tracker, record.trace, record.events)
+    tracked = record.result.get("tracked", {"prequential": []})
+    accuracies = {step: {"accuracy": percent / 100} for step, percent in tracked["prequential"]}
+    _send(tracker, record.trace | {"experts": _experts(record)}, record.events, accuracies)
     figures = {name: float(value) for name, value in record.result.items() if isinstance(value, int | float)}
     tracker.log(int(record.trace["step"][-1]), {name: value for name, value in figures.items() if isfinite(value)})
 
 
-def _send(tracker: Tracker, trace: Columns, events: Iterable[Mapping[str, Any]]) -> None:
-    """Send batches and decisions in the order of the stream."""
+def _experts(record: RunRecord) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return how many experts there were after each batch."""
+    changes = {"expert_created": 1, "experts_merged": -1}
+    steps = [(event["step"], changes[event["event"]]) for event in record.events if event["event"] in changes]
+    found = 1 + sum((change * (record.trace["step"] >= step) for step, change in steps), np.zeros(1))
+    return np.broadcast_to(found, record.trace["step"].shape)
+
+
+def _send(
+    tracker: Tracker,
+    trace: Columns,
+    events: Iterable[Mapping[str, Any]],
+    more: Mapping[int, Mapping[str, float]] | None = None,
+) -> None:
+    """Send batches, with `more` of some, and decisions in the order of the stream."""
     lines = describe_events(events)
     for number, step in enumerate(trace["step"].astype(int).tolist()):
         while lines and lines[0]["step"] <= step:
             line = lines.pop(0)
             tracker.mark(line["step"], line["text"])
-        numbers = {name: float(trace[name][number]) for name in ("loss", "bound", "expert", "set_aside")}
+        numbers = {name: float(trace[name][number]) for name in COLUMNS if name in trace}
+        numbers |= (more or {}).get(step, {})
         tracker.log(step, {name: value for name, value in numbers.items() if isfinite(value)})
     for line in lines:
         tracker.mark(line["step"], line["text"])

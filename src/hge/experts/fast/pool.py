@@ -30,6 +30,7 @@ from hge.experts.joint.model import Evidence
 from hge.experts.optim import check_state, has_batch_norm, multiply_adds, network_mode
 from hge.experts.pool import Costs
 from hge.experts.pool_spec import COUNTS, PoolSpec, as_evidence, copy_tensors, count_tensors
+from hge.experts.scores.space import Space
 from hge.experts.views import training_loss
 from hge.gating.switch_detection import LossStats
 from hge.gating.tree import FloatArray
@@ -231,6 +232,11 @@ class StackedPool:
             parts = self.store.score.parts(self.store.gate(expert), x)
             features, logits = features_and_logits(self.store.eval_net, x)
         return as_evidence(parts, logits, features)
+
+    @property
+    def space(self) -> Space:
+        """The space that the sketches of all experts share."""
+        return self.store.space
 
     def state(self, expert: int, *, on_host: bool = True) -> dict[str, Tensor]:
         """Copy the expert's memory and its gate, by name."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 from hge.core.randomness import Keys
 from hge.core.types import as_float
 from hge.experts.joint.model import MAX_FEATURES_TOTAL, Evidence, EvidenceScaler, JointScore, fit_joint
+from hge.experts.joint.nearest import KeptRows
 from hge.experts.pool import ExpertPool
 from hge.experts.replay import Expert
 from hge.gating.tree import FloatArray, IntArray
@@ -50,6 +51,8 @@ class Calibration:
     """Number of batches on which all experts together had been trained at the last fit."""
     _stride: int = 1
     """One in this many replay rows of an expert is used, so that memory does not grow with the number of experts."""
+    _kept: dict[int, tuple[int, KeptRows]] = field(default_factory=dict)
+    """Of each expert: the number of batches it was trained on, and its replay rows in the shared space."""
     _scalers: dict[int, tuple[int, EvidenceScaler]] = field(default_factory=dict)
     columns: dict[tuple[int, int], tuple[tuple[int, int], FloatArray]] = field(default_factory=dict)
     """Evidence kept for the next fit: (expert, owner of the rows) -> (batches both were trained on, its columns)."""
@@ -110,7 +113,7 @@ class Calibration:
     def evidence(self, x: Tensor) -> list[Evidence]:
         """Return the evidence of every expert in the joint score."""
         assert self.joint is not None
-        return [self.pool.evidence(expert, x) for expert in range(len(self.joint.scalers))]
+        return [self._evidence(expert, x) for expert in self.experts[: len(self.joint.scalers)]]
 
     def log_probabilities(self, x: Tensor, queried: npt.NDArray[np.bool_] | None = None) -> FloatArray:
         """Return [experts, rows]: log P(expert | row), from the evidence of all experts or of those in `queried`.
@@ -126,7 +129,7 @@ class Calibration:
             read = np.tile(joint.mean[own], (len(x), 1))
             rows = np.flatnonzero(queried[expert])
             if len(rows):
-                evidence = self.pool.evidence(expert, x[torch.from_numpy(rows)])
+                evidence = self._evidence(self.experts[expert], x[torch.from_numpy(rows)])
                 read[rows] = joint.scalers[expert].transform(evidence)
             columns.append(read)
         logs = joint.experts(joint.pairs_from_columns(np.concatenate(columns, axis=1)))
@@ -139,7 +142,8 @@ class Calibration:
         """Multiply-adds per row and queried expert, beyond the experts' own evidence."""
         assert self.joint is not None
         own = self.joint.weights.size + sum(scaler.feature_basis.size for scaler in self.joint.scalers)
-        return own / len(self.joint.scalers)
+        near = sum(kept.positions.numel() for _, kept in self._kept.values()) / max(len(self._kept), 1)
+        return own / len(self.joint.scalers) + near
 
     def _limit_rows(self, rows: int) -> None:
         """Use fewer rows of each expert once the total is too large; in powers of two, so that this is rare."""
@@ -152,6 +156,7 @@ class Calibration:
 
     def _clear_cache(self) -> None:
         self._scalers.clear()
+        self._kept.clear()
         self.columns.clear()
 
     def _scaler(self, expert: Expert) -> EvidenceScaler:
@@ -175,11 +180,30 @@ class Calibration:
     def _evidence_on_replay(self, expert: Expert, owner: Expert) -> Evidence:
         """Return an expert's evidence on the replay rows of another."""
         rows = torch.cat([as_float(kept.batch.x) for kept in owner.replay.kept])[self._rows(owner)]
-        evidence = [self.pool.evidence(expert.id, part) for part in torch.split(rows, ROWS_AT_ONCE)]
+        found = [self._evidence(expert, part) for part in torch.split(rows, ROWS_AT_ONCE)]
         parts, logits, features = (
-            np.concatenate([getattr(e, name) for e in evidence]) for name in ("parts", "logits", "features")
+            np.concatenate([getattr(e, name) for e in found]) for name in ("parts", "logits", "features")
         )
-        return Evidence(parts, logits, features)
+        distances = [e.distances for e in found if e.distances is not None]
+        return Evidence(parts, logits, features, np.concatenate(distances) if distances else None)
+
+    def _evidence(self, expert: Expert, x: Tensor) -> Evidence:
+        """Return the pool's evidence of an expert, and the distances to the rows in its replay."""
+        own = self.pool.evidence(expert.id, x)
+        if not self.pool.space.fixed:
+            return own
+        position = self.pool.space.position(as_float(x))
+        distances = self._kept_rows(expert).distances(position, own.logits.shape[1])
+        return replace(own, distances=distances.double().cpu().numpy())
+
+    def _kept_rows(self, expert: Expert) -> KeptRows:
+        """Return the expert's replay rows in the shared space."""
+        version = expert.batches_trained
+        if self._kept.get(expert.id, (-1,))[0] != version:
+            rows, kept = self._rows(expert), [kept.batch for kept in expert.replay.kept]
+            x, y = torch.cat([as_float(batch.x) for batch in kept])[rows], torch.cat([batch.y for batch in kept])[rows]
+            self._kept[expert.id] = version, KeptRows(self.pool.space.position(x), y)
+        return self._kept[expert.id][1]
 
     def _labels(self, expert: Expert) -> IntArray:
         labels: IntArray = torch.cat([kept.batch.y for kept in expert.replay.kept])[self._rows(expert)].cpu().numpy()

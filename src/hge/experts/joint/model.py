@@ -2,8 +2,9 @@
 
 One softmax regression over (expert, class) pairs; an expert's probability is the sum over its classes. The label of a
 replay row is the expert that keeps it and the row's class, so task labels are not needed. The inputs are every expert's
-evidence: the parts of its score, its logits of the classes on which it was trained, and the leading principal
-components of its features. Nothing is tuned per scenario. `calibration.py` determines when it is fitted.
+evidence: the parts of its score, its logits of the classes on which it was trained, the distances to the nearest rows
+that it keeps of these classes, and the leading principal components of its features. Nothing is tuned per scenario.
+`calibration.py` determines when it is fitted.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ class Evidence:
     """[rows, outputs]"""
     features: FloatArray
     """[rows, features] before the last layer; possibly none."""
+    distances: FloatArray | None = None
+    """[rows, outputs] to the nearest rows of each class that the expert keeps; NaN for other classes. None while rows
+    cannot be compared."""
 
 
 @dataclass(frozen=True)
@@ -63,17 +67,20 @@ class EvidenceScaler:
         outputs, count = np.unique(labels, return_counts=True)
         classes = outputs[count > MIN_CLASS_SHARE * count.max()]
         parts = np.flatnonzero(np.isfinite(own.parts).all(axis=0))
-        values = np.concatenate([own.parts[:, parts], own.logits[:, classes]], axis=1)
+        near = own.distances is not None
+        values = _values(own, parts, classes, near=near)
         mean = own.features.mean(axis=0)
         _, spreads, directions = np.linalg.svd(own.features - mean, full_matrices=False)
         spreads = spreads[:MAX_FEATURES] / len(own.features) ** 0.5
         kept = spreads > 1e-4 * max(spreads.max(initial=0), TINY)
         basis = np.ascontiguousarray(directions[:MAX_FEATURES][kept].T / spreads[kept])
-        return cls(classes, parts, values.mean(axis=0), values.std(axis=0) + TINY, mean, basis)
+        known = np.ma.masked_invalid(values)
+        centre, apart = known.mean(axis=0).filled(0.0), known.std(axis=0).filled(0.0)
+        return cls(classes, parts, centre, apart + TINY, mean, basis)
 
     def transform(self, evidence: Evidence) -> FloatArray:
         """Return the standardised evidence [rows, columns]."""
-        values = np.concatenate([evidence.parts[:, self.parts], evidence.logits[:, self.classes]], axis=1)
+        values = _values(evidence, self.parts, self.classes, near=self.near)
         coordinates = (evidence.features - self.feature_mean) @ self.feature_basis
         columns = np.concatenate([(values - self.centre) / self.spread, coordinates], axis=1)
         compressed: FloatArray = TAIL * np.arcsinh(np.nan_to_num(columns, nan=0.0) / TAIL)
@@ -84,10 +91,23 @@ class EvidenceScaler:
         return replace(self, feature_basis=np.ascontiguousarray(self.feature_basis[:, :features]))
 
     @property
+    def near(self) -> bool:
+        """Whether distances to kept rows were known when this was fitted."""
+        return len(self.centre) > len(self.parts) + len(self.classes)
+
+    @property
     def scale(self) -> FloatArray:
         """Prior scale of each column."""
-        few = np.ones(len(self.parts) + len(self.classes))
+        few = np.ones(len(self.centre))
         return np.concatenate([few, np.full(self.feature_basis.shape[1], FEATURE_SCALE)])
+
+
+def _values(evidence: Evidence, parts: IntArray, classes: IntArray, *, near: bool) -> FloatArray:
+    """Return the evidence but for the features: [rows, values]; NaN where it carries no information."""
+    values = [evidence.parts[:, parts], evidence.logits[:, classes]]
+    if near:
+        values.append(np.full_like(values[1], np.nan) if evidence.distances is None else evidence.distances[:, classes])
+    return np.concatenate(values, axis=1)
 
 
 ARRAYS = ("mean", "scale", "weights", "bias")

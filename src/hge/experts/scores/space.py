@@ -152,6 +152,18 @@ class Space:
         )
         return rows
 
+    @torch.no_grad()
+    def position(self, x: Tensor) -> Tensor:
+        """Return [rows, directions]: where rows lie along the directions, in units common to all of these.
+
+        >>> space = Space(shape=(2,))
+        >>> space.collect(torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]]), torch.tensor([0, 1, 2, 3]))
+        >>> _ = space.fix()
+        >>> torch.cdist(*space.position(torch.tensor([[0.0, 0.0], [3.0, 4.0]]))[:, None]).round().item()
+        5.0
+        """
+        return (x.flatten(1).float() - self.centre) / self.units @ (self.directions * self.spread)
+
     def products(self, rows: Tensor) -> Tensor:
         """Return [rows, products] of projected rows."""
         return rows.index_select(1, self.tril_columns) * rows.index_select(1, self.tril_rows)

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.random import default_rng
+
+from hge.experts.joint.model import Evidence, EvidenceScaler, JointScore, fit_joint
+from hge.experts.joint.nearest import KeptRows
+
+ROWS = 300
+
+
+def rings(seed: int) -> tuple[torch.Tensor, np.ndarray]:
+    """Four rings around the same middle: 0 and 2 are classes of one expert, 1 and 3 of another."""
+    rng = default_rng(seed)
+    label = rng.integers(0, 4, ROWS)
+    angle, radius = rng.uniform(0, 2 * np.pi, ROWS), 1 + label + 0.1 * rng.standard_normal(ROWS)
+    rows = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
+    return torch.from_numpy(rows).float(), label
+
+
+def evidence_of(kept: KeptRows, x: torch.Tensor) -> Evidence:
+    """Of an expert that knows nothing but the rows that it keeps."""
+    nothing = np.zeros((len(x), 4))
+    return Evidence(nothing[:, :0], nothing, nothing[:, :0], kept.distances(x, outputs=4).double().numpy())
+
+
+def fitted() -> tuple[JointScore, list[KeptRows]]:
+    x, label = rings(seed=1)
+    owner = label % 2
+    kept = [KeptRows(x[owner == e], torch.from_numpy(label[owner == e])) for e in range(2)]
+    own = [evidence_of(rows, rows.positions) for rows in kept]
+    scalers = [EvidenceScaler.fit(e, rows.labels.numpy()) for e, rows in zip(own, kept, strict=True)]
+    columns = np.concatenate([s.transform(evidence_of(k, x)) for s, k in zip(scalers, kept, strict=True)], axis=1)
+    return fit_joint(scalers, columns, owner, label, 100, torch.device("cpu")), kept
+
+
+def test_rows_are_told_apart_by_their_neighbours_alone() -> None:
+    joint, kept = fitted()
+    x, label = rings(seed=2)
+    pairs = joint.pairs([evidence_of(k, x) for k in kept])
+    assert (joint.pair_class[pairs.argmax(axis=1)] == label).mean() > 0.97
+
+
+def test_what_is_fitted_to_kept_rows_holds_for_others() -> None:
+    """A kept row is not its own neighbour, or distances on the replay would be lower than they ever are again."""
+    joint, kept = fitted()
+    doubts = []
+    for x in (torch.cat([k.positions for k in kept]), rings(seed=2)[0]):
+        logs = joint.experts(joint.pairs([evidence_of(k, x) for k in kept]))
+        doubts.append(-logs.max(axis=0).mean())
+    assert doubts[1] < 2 * doubts[0]
+
+
+def test_an_only_row_of_a_class_is_no_evidence_and_no_error() -> None:
+    kept = KeptRows(torch.tensor([[0.0, 0.0], [5.0, 0.0], [5.0, 1.0]]), torch.tensor([0, 1, 1]))
+    own = evidence_of(kept, kept.positions)
+    assert np.isnan(own.distances[0, 0])  # type: ignore[index]
+    scaler = EvidenceScaler.fit(own, kept.labels.numpy())
+    assert np.isfinite(scaler.transform(own)).all()
+
+
+def test_a_scaler_fitted_without_distances_ignores_them() -> None:
+    kept = KeptRows(*(torch.from_numpy(np.asarray(part)) for part in rings(seed=1)))
+    evidence = evidence_of(kept, kept.positions)
+    without = EvidenceScaler.fit(replace(evidence, distances=None), kept.labels.numpy())
+    assert not without.near
+    assert len(without.scale) == without.transform(evidence).shape[1]

@@ -155,7 +155,7 @@ def test_a_switch_is_detected_where_the_loss_stays_high_and_an_outlier_is_none()
     assert rule.log == ["0", "1", "2", "3", "4", "switch", "5", "6", "7", "8", "9"]
 
 
-@pytest.mark.parametrize("method", ["ewc", "si", "lwf"])
+@pytest.mark.parametrize("method", ["ewc", "si", "lwf", "dgr"])
 def test_every_n_consolidates_at_regular_intervals(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = build_config("split-digits", f"{method}-every")
     config = replace(config, baseline=replace(config.baseline, consolidate_every=4))

@@ -11,12 +11,17 @@ ESTIMATORS = {
     "CNDPM": "cn-dpm",
     "DER": "der",
     "DERPlusPlus": "der++",
+    "DGR": "dgr",
     "ER": "er",
     "ERACE": "er-ace",
     "EWC": "ewc",
     "ExpandableRepresentation": "expandable",
     "ExpertGate": "expert-gate",
     "GDumb": "gdumb",
+    "HCLFR": "hcl-fr",
+    "HCLGR": "hcl-gr",
+    "HNEntropy": "hn-entropy",
+    "HVCL": "hvcl",
     "Joint": "joint",
     "LwF": "lwf",
     "NCM": "ncm",
@@ -25,9 +30,10 @@ ESTIMATORS = {
     "RanPAC": "ranpac",
     "SI": "si",
     "SLDA": "slda",
+    "SNCL": "sncl",
     "TAME": "tame",
 }
-"""Name of a classifier -> method. `separate` has none: it must be given the task of every row that it predicts."""
+"""Name of a classifier -> method. `separate` and `hn` have none: they must be given the task of every row."""
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Protocol
@@ -79,7 +79,7 @@ class NetworkRule:
 class RuleLearner:
     """Learns a stream by a rule. Task boundaries are not given."""
 
-    experts = (0,)
+    experts: Sequence[int] = (0,)
     newcomers = ()
 
     def __init__(self, rule: Rule, setting: Setting, at_end: Callable[[], None] = lambda: None) -> None:

@@ -23,13 +23,15 @@ class FlatInputs:
     >>> inputs.see(torch.tensor([[0.0, 100.0], [2.0, 300.0]]))
     >>> inputs(torch.tensor([[1.0, 300.0]])).tolist()
     [[0.0, 1.0]]
+    >>> inputs.original(torch.tensor([[0.0, 1.0]])).tolist()
+    [[1.0, 300.0]]
     """
 
     rows_kept = 0
     parameters = 0
 
     def __init__(self, spec: PoolSpec, device: torch.device) -> None:
-        self.size = prod(spec.shape)
+        self.shape, self.size = spec.shape, prod(spec.shape)
         self.scale = Standardise(spec.shape).to(device).eval() if spec.scaled else None
 
     @property
@@ -47,6 +49,13 @@ class FlatInputs:
         """Return the rows [rows, size]."""
         x = as_float(x)
         return (x if self.scale is None else self.scale(x)).flatten(1).float()
+
+    def original(self, rows: Tensor) -> Tensor:
+        """Return the inputs whose rows these are."""
+        x = rows.view(-1, *self.shape)
+        if self.scale is None:
+            return x
+        return (x * self.scale.variance.sqrt() + self.scale.mean).float()
 
     def state(self) -> dict[str, Tensor]:
         """Return copies of the statistics."""

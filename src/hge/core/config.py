@@ -173,11 +173,12 @@ class BaselineConfig:
     label_weight: float = 0.0
     """DER++: weight of the stored labels (β). 0: DER."""
     consolidate: Literal["told", "every", "detected"] = "told"
-    """EWC, SI, LwF, expandable: protect what was learned at told boundaries, regularly, or at detected switches."""
+    """EWC, SI, LwF, DGR, HVCL, expandable: protect what was learned at told boundaries, regularly, or where a switch is
+    detected."""
     consolidate_every: int = 100
     """every: number of batches."""
     penalty: float = 1.0
-    """EWC (λ), SI (c), LwF (α): weight of what protects earlier tasks."""
+    """EWC (λ), SI (c), LwF and HCL-FR (α), HN, HVCL, SNCL: weight of what protects earlier tasks."""
     deviation: float = 0.05
     """BGD: initial standard deviation of the weights."""
     labels_trick: bool = False
@@ -186,6 +187,8 @@ class BaselineConfig:
     """RanPAC, RanDumb: number of random features."""
     shrinkage: float = 1e-3
     """SLDA, RanPAC, RanDumb: weight of the identity, relative to the mean variance."""
+    functional: bool = True
+    """HCL: what it draws keeps its latents (HCL-FR). False: its likelihood (HCL-GR)."""
     lateral: bool = False
     """CN-DPM: later experts see the hidden units of earlier ones."""
     log_alpha: float = -400.0

@@ -98,7 +98,9 @@ def with_baseline(**settings: Any) -> Configure:
     return configure
 
 
-def consolidating(name: str, summary: str, penalty: float, *, rows: Literal["none", "own"]) -> dict[str, Method]:
+def consolidating(
+    name: str, summary: str, *, rows: Literal["none", "own"] = "none", passes: float = 1, **settings: Any
+) -> dict[str, Method]:
     """Return three forms of a method: told boundaries, at regular intervals, at the switches that it detects."""
     forms: dict[str, tuple[str, Literal["told", "every", "detected"]]] = {
         name: (summary, "told"),
@@ -109,8 +111,8 @@ def consolidating(name: str, summary: str, penalty: float, *, rows: Literal["non
         form: Method(
             text,
             f"hge.baselines.{name}",
-            with_baseline(penalty=penalty, consolidate=when),
-            Needs(boundaries=when == "told", rows="own" if when == "detected" else rows),
+            with_baseline(consolidate=when, **settings),
+            Needs(boundaries=when == "told", rows="own" if when == "detected" else rows, passes=passes),
         )
         for form, (text, when) in forms.items()
     }
@@ -140,6 +142,18 @@ METHODS: dict[str, Method] = {
         without_gate,
         Needs(task_ids=True),
     ),
+    "hn": Method(
+        "a hypernetwork, given the task",
+        "hge.baselines.hn",
+        with_baseline(penalty=0.5),
+        Needs(task_ids=True, passes=2),
+    ),
+    "hn-entropy": Method(
+        "a hypernetwork; the task of a row by the lowest entropy",
+        "hge.baselines.hn_entropy",
+        with_baseline(penalty=0.5),
+        Needs(boundaries=True, passes=2),
+    ),
     "naive": Method("one network, trained on", "hge.baselines.naive", without_gate),
     "joint": Method(
         "one network, trained on all rows at the end",
@@ -159,6 +173,12 @@ METHODS: dict[str, Method] = {
         Needs(rows="memory", passes=3),
     ),
     "agem": Method("A-GEM", "hge.baselines.agem", without_gate, Needs(rows="memory", passes=2)),
+    "sncl": Method(
+        "SNCL: replay with sparse variational units (our reading)",
+        "hge.baselines.sncl",
+        with_baseline(logit_weight=0.2, label_weight=0.5, penalty=0.01),
+        Needs(rows="memory", passes=2),
+    ),
     "gdumb": Method("a balanced memory, learned at the end", "hge.baselines.gdumb", without_gate, AT_THE_END),
     "expert-gate": Method(
         "Expert Gate (Aljundi et al. 2017)", "hge.baselines.expert_gate", with_autoencoder, Needs(boundaries=True)
@@ -190,8 +210,27 @@ METHODS: dict[str, Method] = {
         with_baseline(consolidate="detected"),
         Needs(rows="memory", passes=2),
     ),
+    "hvcl": Method(
+        "HVCL: variational experts in each layer (our reading)",
+        "hge.baselines.hvcl",
+        with_baseline(penalty=1.0),
+        Needs(boundaries=True),
+    ),
+    "hcl-fr": Method(
+        "HCL, keeping the latents of what a flow draws (our reading)",
+        "hge.baselines.hcl",
+        with_baseline(functional=True),
+        Needs(passes=2),
+    ),
+    "hcl-gr": Method(
+        "HCL, replaying what a flow draws (our reading)",
+        "hge.baselines.hcl",
+        with_baseline(functional=False),
+        Needs(passes=2),
+    ),
     **consolidating("ewc", "online EWC", penalty=90.0, rows="own"),
-    **consolidating("si", "Synaptic Intelligence", penalty=1.0, rows="none"),
-    **consolidating("lwf", "Learning without Forgetting", penalty=1.0, rows="none"),
+    **consolidating("si", "Synaptic Intelligence", penalty=1.0),
+    **consolidating("lwf", "Learning without Forgetting", penalty=1.0),
+    **consolidating("dgr", "deep generative replay", passes=4),
 }
 """Name -> method."""

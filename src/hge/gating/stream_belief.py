@@ -50,13 +50,22 @@ class StreamBelief:
         """[observers, experts, experts] Of the rows learned by the first expert, how many went to the second."""
         self.aside: FloatArray = np.zeros((observers, 0))
         """[observers, experts] The same for the rows set aside."""
+        self.met: list[int] = []
+        """By expert: how many experts there were when it was in use last, and so could be chosen for its rows."""
         self.merged_experts: list[int] = []
         """Experts in whose place there is another."""
 
     def learned(self, expert: int, choices: IntArray, experts: int) -> None:
-        """Note the choices [observers, rows] for a batch, made before an expert was trained on it."""
+        """Note the choices [observers, rows] for a batch, made before an expert was trained on it.
+
+        Those for the batch with which an expert was created, which could not be chosen, count until its next batch.
+        """
+        created = expert >= self.counts.shape[1]
         self._grow(experts)
+        if not self.met[expert]:
+            self.counts[:, expert] = 0.0
         self.counts[:, expert] = _included(self.counts[:, expert], choices)
+        self.met[expert] = 0 if created else experts
         self.in_use, self.switched, self.aside = expert, 0.0, np.zeros_like(self.aside)
 
     def set_aside(self, choices: IntArray, experts: int, chance: float) -> None:
@@ -67,6 +76,21 @@ class StreamBelief:
         self._grow(experts)
         self.aside = _included(self.aside, choices)
         self.switched = max(self.switched, (1 - STAYS) / (1 - STAYS + STAYS * chance))
+
+    def met_later(self, expert: int, choices: IntArray) -> None:
+        """Note what the observers choose for rows that an expert remembers, now that there are further experts.
+
+        Only the share of these is used: between the experts that it has met, the rows of the stream have decided, which
+        no observer knew. Without this, an expert of the past would seem to be chosen as surely as when it was alone.
+        """
+        met = self.met[expert]
+        shares = np.array([np.bincount(own, minlength=self.counts.shape[1]) for own in choices])[:, met:]
+        shares = shares / (choices.shape[1] + 1)  # never all: the proportions of the others would be lost
+        before = self.counts[:, expert, :met]
+        rows = np.maximum(self.counts[:, expert].sum(axis=1, keepdims=True), 1.0)
+        known = before / np.maximum(before.sum(axis=1, keepdims=True), 1e-9)
+        kept = 1 - shares.sum(axis=1, keepdims=True)
+        self.counts[:, expert] = rows * np.concatenate([kept * known, shares], axis=1)
 
     def merged(self, expert: int, into: int) -> None:
         """Put an expert in the place of another, as the one in use and as the observers' choice."""
@@ -124,6 +148,7 @@ class StreamBelief:
             "switched": self.switched,
             "counts": self.counts.tolist(),
             "aside": self.aside.tolist(),
+            "met": self.met,
             "merged": self.merged_experts,
         }
 
@@ -132,6 +157,7 @@ class StreamBelief:
         self.in_use, self.switched = int(facts["in_use"]), float(facts["switched"])
         self.aside = np.array(facts["aside"], float).reshape(self.aside.shape[0], -1)
         self.merged_experts, experts = list(facts["merged"]), self.aside.shape[1]
+        self.met = np.reshape(facts["met"], experts).astype(int).tolist()
         self.counts = np.array(facts["counts"], float).reshape(len(self.aside), experts, experts)
 
     def _grow(self, experts: int) -> None:
@@ -140,6 +166,7 @@ class StreamBelief:
             counts = _limited(self.counts, AFTER_A_NEW_EXPERT)
             self.counts = np.pad(counts, ((0, 0), (0, missing), (0, missing)))
             self.aside = np.pad(self.aside, ((0, 0), (0, missing)))
+            self.met += [0] * missing
 
     def _emissions(self) -> FloatArray:
         """Return [observers, hypotheses, experts]: how probably the second is chosen for a row of the first."""

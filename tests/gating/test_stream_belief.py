@@ -121,3 +121,13 @@ def test_an_expert_is_not_doubted_because_of_the_batch_that_created_it() -> None
     belief.learned(0, np.zeros((1, 32), int), experts=2)
     assert belief.posterior(np.array([[1]]), experts=2).argmax(axis=0).tolist() == [1]
     assert belief.counts[0, 1].tolist() == [0.0, 64.0]
+
+
+def test_rows_of_a_new_task_are_not_taken_for_a_mixture() -> None:
+    """Each expert is known surely, and chosen for a third of the rows that no expert accepts."""
+    belief, rng = informed(0, right=1.0), np.random.default_rng(3)
+    belief.set_aside(both(rng.integers(0, EXPERTS, 32)), EXPERTS, chance=0.0)
+    new = belief.posterior(both(rng.integers(0, EXPERTS, 32)), EXPERTS)[EXPERTS]
+    assert new.mean() > 0.9
+    belief.learned(0, both(np.zeros(32, int)), EXPERTS)
+    assert belief.posterior(both([1, 0, 2] * 10), EXPERTS).argmax(axis=0).tolist() == [1, 0, 2] * 10

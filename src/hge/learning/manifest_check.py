@@ -40,7 +40,14 @@ LEARNER: Kind = {
     ),
     "memory": (
         {
-            "belief": {"in_use": int, "counts": [[[float]]], "aside": [[float]], "met": [int], "merged": [int]},
+            "belief": {
+                "in_use": int,
+                "counts": [[[float]]],
+                "aside": [[float]],
+                "first": [[float]],
+                "met": [int],
+                "merged": [int],
+            },
             "classes": int,
             "limited": int,
         },

@@ -33,6 +33,8 @@ OWNED, ALL_OWNED = 256, 8192
 """Rows of each expert, and of all, among which the nearest one is looked for."""
 REVIEWED, ALL_REVIEWED = 64, 2048
 """Rows of each expert, and of all, for which the observers choose again once there are further experts."""
+GROWN = 8
+"""Batches of an expert from which on the observers' choices of it are those of later."""
 NEGLIGIBLE = 0.01
 """Probability below which a hypothesis about a row is ignored."""
 
@@ -80,18 +82,19 @@ class StreamMemory:
         if accepted_by is None:
             self.belief.set_aside(choices, experts, chance)
             return
-        before = self.belief.in_use
+        left = self.belief.in_use
         self.belief.learned(accepted_by, choices, experts)
-        if accepted_by != before or self._has_doubled(accepted_by, choices.shape[1]):
-            self._choose_again(experts)
+        batches = int(self.companions[accepted_by].linear.statistics.rows) // choices.shape[1]
+        grown = batches >= GROWN
+        if accepted_by != left or (grown and batches.bit_count() == 1):  # whenever its batches have doubled
+            self._choose_again(experts, without=None if grown else accepted_by)
 
-    def _has_doubled(self, expert: int, rows: int) -> bool:
-        """Return whether with its last rows the number of an expert's rows has come to a power of two of them."""
-        batches = int(self.companions[expert].linear.statistics.rows) // rows
-        return batches.bit_count() == 1
+    def _choose_again(self, experts: int, without: int | None) -> None:
+        """Let the observers choose for rows of the experts that are not in use and have not met all others.
 
-    def _choose_again(self, experts: int) -> None:
-        """Let the observers choose for rows of the experts that are not in use and have not met all others."""
+        `without`: the expert in use, if it is too young to be chosen as it will be. Counted too early, further rows of
+        it would look like rows of all tasks, mixed.
+        """
         owners, belief = self._nearest(experts), self.belief
         met = [expert for expert in self.companions if expert != belief.in_use and belief.met[expert] < experts]
         each = max(1, min(REVIEWED, ALL_REVIEWED // max(1, len(met))))
@@ -99,7 +102,7 @@ class StreamMemory:
             own = np.flatnonzero(owners.y == expert)
             places = own[:: -(-len(own) // each)]
             x = torch.from_numpy(owners.x[places]).view(-1, *self._shape).to(self.pool.device)
-            belief.met_later(expert, self._choices(x, experts, places))
+            belief.met_later(expert, self._choices(x, experts, places, without))
 
     @property
     def rows_kept(self) -> int:
@@ -118,12 +121,13 @@ class StreamMemory:
             return np.zeros((2, len(x)), np.int64)
         return self._choices(x, experts)
 
-    def _choices(self, x: Tensor, experts: int, places: IntArray | None = None) -> IntArray:
-        """Return the same; `places`: where the rows are among those of `_nearest`, if they are of them."""
-        nearest = self._nearest(experts).probabilities(flat(x), experts, places).argmax(axis=1)
+    def _choices(self, x: Tensor, experts: int, places: IntArray | None = None, without: int | None = None) -> IntArray:
+        """Return the same, as if an expert were not there; `places`: where the rows are among those of `_nearest`."""
+        shares = self._nearest(experts).probabilities(flat(x), experts, places)
         scores = self.pool.scores(range(experts), x)
-        scores[self.belief.merged_experts] = np.inf
-        return np.stack([scores.argmin(axis=0), nearest])
+        silent = self.belief.merged_experts + ([] if without is None else [without])
+        shares[:, silent], scores[silent] = -1.0, np.inf
+        return np.stack([scores.argmin(axis=0), shares.argmax(axis=1)])
 
     def _nearest(self, experts: int) -> LabelledRows:
         """Return some rows of each expert, with the experts as their labels."""

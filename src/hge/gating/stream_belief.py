@@ -57,7 +57,7 @@ class StreamBelief:
         self.first: FloatArray = np.zeros((observers, 0))
         """[observers, experts] The same for the batch that created the expert in use, as far as it still counts."""
         self.met: list[int] = []
-        """By expert: how many experts there were when it was in use last, and could be chosen for its rows; 0: none yet."""
+        """By expert: how many experts could be chosen for its rows when it was in use last; 0: none yet."""
         self.merged_experts: list[int] = []
         """Experts in whose place there is another."""
 

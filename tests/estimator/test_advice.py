@@ -87,6 +87,15 @@ def constant(batches: int) -> Iterator[tuple[Any, Any]]:
         yield np.full((32, 3), 0.5), np.arange(32) % 2
 
 
+def with_time(batches: int) -> Iterator[tuple[Any, Any]]:
+    """An input that grows by 1 from row to row, and one that is constant for a while, beside others."""
+    rng = np.random.default_rng(12)
+    for number in range(batches):
+        x, y = rng.standard_normal((32, 5)), rng.integers(0, 2, 32)
+        x[:, 3], x[:, 4] = 1e5 + 32 * number + np.arange(32), number
+        yield x, y
+
+
 def heavy_tails(batches: int) -> Iterator[tuple[Any, Any]]:
     rng = np.random.default_rng(8)
     for _ in range(batches):
@@ -111,6 +120,7 @@ TROUBLES: dict[str, tuple[dict[str, Any], partial[Stream], tuple[str, ...]]] = {
         ("promotion_rate", "promotion_window", "gate_score"),
     ),
     "constant": ({}, partial(constant, 10), ("equal", "Check how X is made")),
+    "rising": ({}, partial(with_time, 4), ("Input 3", "Leave it out", "differences")),
     "scale": ({}, partial(large_value), ("magnitude 1e+13", "Transform the inputs")),
     "scale, clipped": (CHEAP, partial(heavy_tails, 200), ("10 standard deviations", "Transform the inputs")),
     "many-experts": ({"batch_size": 8}, partial(new_labels, 12, batches=6), ("epsilon", "error_rate", "max_experts")),
@@ -183,6 +193,22 @@ def test_contradictory_tasks_with_hard_boundaries_are_not_gradual() -> None:
 def test_rows_that_are_equal_within_calls_only_are_no_trouble() -> None:
     stream = ((np.full((32, 3), float(number)), np.arange(32) % 2) for number in range(10))
     assert warned(GatedExperts(**CHEAP, epsilon=100.0), stream) == []
+
+
+def test_an_input_that_falls_once_is_no_time() -> None:
+    """Nor is one that rises from call to call in small calls, where a row is compared with that of the call before."""
+    stream = [(x[:, :4], y) for x, y in with_time(4)]
+    stream[1][0][5, 3] -= 50
+    model = GatedExperts(**CHEAP)
+    assert warned(model, ((x[k : k + 5], y[k : k + 5]) for x, y in stream for k in range(0, 32, 5))) == []
+    assert model._advice.newest is None
+
+
+def test_a_loaded_model_counts_on_the_rises_of_an_input(tmp_path: Path) -> None:
+    stream, model = list(with_time(4)), GatedExperts(**CHEAP)
+    assert warned(model, stream[:1]) == []
+    model.save(tmp_path / "model")
+    assert [len(warned(m, stream[1:])) for m in (model, GatedExperts.load(tmp_path / "model"))] == [1, 1]
 
 
 def test_a_loaded_model_does_not_repeat_itself_and_counts_on(tmp_path: Path) -> None:

@@ -97,6 +97,7 @@ def test_rows_that_cannot_be_learned_are_skipped(name: str, started: bool, fitte
     model.set_params(on_bad_batch="skip")
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning:torch")
 @pytest.mark.parametrize("name", BAD_LABELS)
 def test_labels_that_cannot_be_learned_are_skipped(name: str, fitted: GatedExperts) -> None:
     before = fitted.batches_skipped_
@@ -228,3 +229,12 @@ def test_the_estimate_is_below_what_is_taken() -> None:
 @pytest.mark.parametrize("values", [True, False])
 def test_strange_batches_of_a_run_have_a_fault(batch: Batch, values: bool) -> None:
     assert batch_fault(batch, (FEATURES,), 3, values=values)
+
+
+def test_known_labels_of_another_type_change_no_type() -> None:
+    """A call with 1.0 in place of 1, as pandas makes of a column with gaps, must not make all predictions floats."""
+    model = GatedExperts(class_capacity=6, batch_size=8).partial_fit(ROWS, LABELS)
+    for labels in (LABELS.astype(float), LABELS.astype(np.uint8), LABELS[:2].astype(bool)):
+        model.partial_fit(ROWS[: len(labels)], labels)
+    assert model.classes_.dtype == model.predict(ROWS).dtype == LABELS.dtype
+    assert model.classes_.tolist() == [0, 1, 2]

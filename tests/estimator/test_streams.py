@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import make_classification
 
 from helpers.digits import all_digits
 from hge import GatedExperts
@@ -48,6 +49,19 @@ def test_a_stream_that_does_not_change_has_one_expert(concept: object) -> None:
     model = GatedExperts()
     prequential(model, visit([concept], (0,), 3000, np.random.default_rng(100)))  # type: ignore[list-item]
     assert model.n_experts_ == 1
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+def test_a_task_like_later_ones_is_not_lost(seed: int) -> None:
+    """Tasks overlap: much of the first one's rows is sent to later experts, which did not exist when it was in use."""
+    X, y = make_classification(4500, n_informative=14, n_redundant=0, n_classes=6, class_sep=0.7, random_state=seed)
+    model, tasks, after = GatedExperts(), [np.flatnonzero(y // 2 == task) for task in range(3)], []
+    for rows in tasks:
+        model.partial_fit(X[rows[:1024]], y[rows[:1024]])
+        after.append(model.score(X[rows[1024:]], y[rows[1024:]]))
+    assert model.n_experts_ == 3
+    for rows, learned in zip(tasks, after, strict=True):
+        assert model.score(X[rows[1024:]], y[rows[1024:]]) > learned - 0.02
 
 
 @pytest.mark.parametrize("calls", [7, 32])

@@ -86,3 +86,48 @@ def test_the_past_fades_and_the_state_is_restored() -> None:
     other.load_state(belief.state())
     choices = np.array([0, 2, 1])
     assert_array_equal(belief.posterior(both(choices), EXPERTS), other.posterior(both(choices), EXPERTS))
+
+
+def test_experts_created_later_share_the_rows_of_the_earlier_ones() -> None:
+    """While expert 0 was alone, all its rows went to it. Of those that it remembers a third go to expert 1 now."""
+    belief = StreamBelief(observers=1)
+    for expert in (0, 0, 0, 1, 1, 1):
+        belief.learned(expert, np.full((1, 32), expert), experts=1 + expert)
+    rows = np.array([[0, 1, 0] * 10])
+    assert belief.posterior(rows, experts=2).argmax(axis=0).tolist() != [0] * 30
+    belief.met_later(0, rows)
+    assert belief.posterior(rows, experts=2).argmax(axis=0).tolist() == [0] * 30
+    belief.met_later(0, np.ones((1, 30), int))  # all of them
+    belief.met_later(0, rows)
+    assert belief.posterior(rows, experts=2).argmax(axis=0).tolist() == [0] * 30
+
+
+def test_rows_of_the_stream_decide_between_experts_that_have_met() -> None:
+    belief = StreamBelief(observers=1)
+    for expert, choice in ((0, 0), (1, 1), (1, 1), (0, 0), (0, 1), (2, 2), (2, 2)):
+        belief.learned(expert, np.full((1, 32), choice), experts=max(2, 1 + expert))
+    belief.met_later(0, np.array([[0] * 20 + [2] * 11]))
+    chosen = belief.counts[0, 0] / belief.counts[0, 0].sum()
+    assert_allclose(chosen, [10.5 / 32, 10.5 / 32, 11 / 32], atol=0.02)
+
+
+def test_an_expert_is_not_doubted_because_of_the_batch_that_created_it() -> None:
+    """No observer could choose it then."""
+    belief = StreamBelief(observers=1)
+    for _ in range(3):
+        belief.learned(0, np.zeros((1, 32), int), experts=1)
+    for choice in (0, 1, 1):
+        belief.learned(1, np.full((1, 32), choice), experts=2)
+    belief.learned(0, np.zeros((1, 32), int), experts=2)
+    assert belief.posterior(np.array([[1]]), experts=2).argmax(axis=0).tolist() == [1]
+    assert belief.counts[0, 1].tolist() == [0.0, 64.0]
+
+
+def test_rows_of_a_new_task_are_not_taken_for_a_mixture() -> None:
+    """Each expert is known surely, and chosen for a third of the rows that no expert accepts."""
+    belief, rng = informed(0, right=1.0), np.random.default_rng(3)
+    belief.set_aside(both(rng.integers(0, EXPERTS, 32)), EXPERTS, chance=0.0)
+    new = belief.posterior(both(rng.integers(0, EXPERTS, 32)), EXPERTS)[EXPERTS]
+    assert new.mean() > 0.9
+    belief.learned(0, both(np.zeros(32, int)), EXPERTS)
+    assert belief.posterior(both([1, 0, 2] * 10), EXPERTS).argmax(axis=0).tolist() == [1, 0, 2] * 10

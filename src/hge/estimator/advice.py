@@ -24,6 +24,8 @@ PROBATION_WINDOWS = 4
 """Promotion windows after which an expert that is still on probation is unlikely to be promoted."""
 CONSTANT_ROWS = 256
 """Rows, all equal, after which the inputs are said to be constant."""
+RISES, STILL = 64, 8
+"""Rises of an input that never falls, and batches after which one that has not risen is left out as a constant."""
 LARGE_INPUT = 1e12
 CLIP_EVERY, CLIP_ROWS, CLIPPED_SHARE = 64, 100, 0.05
 """Batches between two checks for clipped values, the fewest rows checked, and the share of rows that is too much."""
@@ -56,6 +58,12 @@ class Advice:
     """The first row, as long as all rows are equal to it; then None."""
     rows: int = 0
     """Number of equal rows."""
+    newest: list[float] | None = field(default_factory=list)
+    """The inputs of the last row that have never fallen; None when there is none any more."""
+    rising: list[float] = field(default_factory=list)
+    """Their numbers."""
+    rises: list[float] = field(default_factory=list)
+    """How often each of them has risen."""
     clip_checked: int = 0
     """Batches learned at the last check for clipped values."""
     gate_checked: int = 0
@@ -145,6 +153,26 @@ def _constant(advice: Advice, x: FloatRows, learner: Learner) -> str:
     if advice.rows < CONSTANT_ROWS:
         return ""
     return f"All {advice.rows} rows so far are equal, so that X cannot predict the labels. Check how X is made."
+
+
+def _rising(advice: Advice, x: FloatRows, learner: Learner) -> str:
+    if advice.newest is None:
+        return ""
+    rows = x.reshape(len(x), -1)
+    inputs = np.array(advice.rising, int) if advice.newest else np.arange(rows.shape[1])
+    rows = rows[:, inputs]
+    steps = np.diff(np.concatenate([np.array([advice.newest], np.float32), rows]) if advice.newest else rows, axis=0)
+    rises = (steps > 0).sum(axis=0) + (np.array(advice.rises) if advice.newest else 0)
+    never_fell = (steps >= 0).all(axis=0) & ((rises > 0) | (learner.steps < STILL))
+    advice.rising, advice.rises = inputs[never_fell].tolist(), rises[never_fell].tolist()
+    advice.newest = rows[-1, never_fell].tolist() or None
+    if max(advice.rises, default=0) < RISES:
+        return ""
+    return (
+        f"Input {advice.rising[int(np.argmax(advice.rises))]} (counted from 0) never falls: a time or a row number."
+        " It tells all earlier rows from those to come, which then count as rows of the last task. Leave it out, or "
+        "replace it by its differences or the time of day."
+    )
 
 
 def _scale(advice: Advice, x: FloatRows, learner: Learner) -> str:
@@ -252,6 +280,7 @@ CHECKS: dict[str, Callable[[Advice, FloatRows, Learner], str]] = {
     "refused": _refused,
     "probation": _probation,
     "constant": _constant,
+    "rising": _rising,
     "scale": _scale,
     "many-experts": _many_experts,
     "often-new": _often_new,

@@ -111,7 +111,8 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
         routing : {"stream", "sample", "batch", "window"}, default="stream"
             How experts are selected at prediction. "stream": all are weighed by what the inputs say and, as far as the
             inputs say nothing, by which expert was in use last; with `joint=True` or `memory_rows=0` the same as
-            "sample". "sample": one expert for each row, independently. "batch": one for all rows of the call. "window":
+            "sample". "sample": one expert for each row, independently: best for single rows of mixed tasks, one a call.
+            "batch": one for all rows of the call. "window":
             the rows are consecutive rows of a stream that seldom changes; it requires a likelihood: `joint=True`, or
             any `gate_score` but "autoencoder". A mixture ignores `routing`.
         class_capacity : int, default=64

@@ -24,6 +24,8 @@ from hge.experts.sklearn_pool import ClassifierPool
 
 FloatRows = npt.NDArray[np.float32]
 Labels = npt.NDArray[Any]
+EXACT_FLOATS = 2**53
+"""Magnitude up to which all integers are floats of 64 bits."""
 
 
 def as_numpy(name: str, value: Any) -> Any:
@@ -151,7 +153,8 @@ def check_labels(labels: Labels, known: Labels, *, closed: bool, capacity: int) 
     if _is_text(labels) != _is_text(known):
         raise ValueError(f"y: got labels of type {labels.dtype}, expected {known.dtype} as in the classes known so far")
     known, labels = _signed(known), _signed(labels)
-    if len(known) <= capacity and labels.dtype == known.dtype and set(known.tolist()).issuperset(labels.tolist()):
+    exact = labels.dtype == known.dtype or labels.dtype.kind != "f" or np.abs(labels).max() <= EXACT_FLOATS
+    if len(known) <= capacity and exact and set(known.tolist()).issuperset(labels.tolist()):
         return known
     merged: Labels = np.union1d(known, labels)
     if set(merged.tolist()) != set(known.tolist()) | set(labels.tolist()):

@@ -18,8 +18,12 @@ STAYS = 0.99
 """Probability that the next rows belong to the expert in use, if they continue the stream."""
 CONTINUES = 0.7
 """Probability that the rows of a call continue the stream; otherwise each may belong to any expert."""
+SETTLED = 0.9
+"""Share of the mixed calls that come after an expert was found for the rows set aside."""
 REMEMBERED, AFTER_A_NEW_EXPERT = 300.0, 32.0
 """Rows that count in all; older ones count less and less, and little once there is another expert to choose."""
+FADES = 0.7
+"""How much of what was chosen when an expert was created still counts after each further batch."""
 PRIOR = 2.0
 """Rows that the prior is worth: half of them chosen rightly, half at random."""
 
@@ -50,13 +54,26 @@ class StreamBelief:
         """[observers, experts, experts] Of the rows learned by the first expert, how many went to the second."""
         self.aside: FloatArray = np.zeros((observers, 0))
         """[observers, experts] The same for the rows set aside."""
+        self.first: FloatArray = np.zeros((observers, 0))
+        """[observers, experts] The same for the batch that created the expert in use, as far as it still counts."""
+        self.met: list[int] = []
+        """By expert: how many experts could be chosen for its rows when it was in use last; 0: none yet."""
         self.merged_experts: list[int] = []
         """Experts in whose place there is another."""
 
     def learned(self, expert: int, choices: IntArray, experts: int) -> None:
-        """Note the choices [observers, rows] for a batch, made before an expert was trained on it."""
+        """Note the choices [observers, rows] for a batch, made before an expert was trained on it.
+
+        Those for the batch with which an expert was created, which could not be chosen, soon count for nothing.
+        """
+        created = expert >= self.counts.shape[1]
         self._grow(experts)
-        self.counts[:, expert] = _included(self.counts[:, expert], choices)
+        if created:
+            self.first = _included(np.zeros_like(self.first), choices)
+        else:
+            self.counts[:, expert] = _included(self.counts[:, expert], choices)
+            self.first *= FADES if expert == self.in_use else 0.0
+        self.met[expert] = experts
         self.in_use, self.switched, self.aside = expert, 0.0, np.zeros_like(self.aside)
 
     def set_aside(self, choices: IntArray, experts: int, chance: float) -> None:
@@ -68,11 +85,26 @@ class StreamBelief:
         self.aside = _included(self.aside, choices)
         self.switched = max(self.switched, (1 - STAYS) / (1 - STAYS + STAYS * chance))
 
+    def met_later(self, expert: int, choices: IntArray) -> None:
+        """Note what the observers choose for rows that an expert remembers, now that there are further experts.
+
+        Only the share of these is used: between the experts that it has met, the rows of the stream have decided, which
+        no observer knew. Without this, an expert of the past would seem to be chosen as surely as when it was alone.
+        """
+        met = self.met[expert]
+        shares = np.array([np.bincount(own, minlength=self.counts.shape[1]) for own in choices])[:, met:]
+        shares = shares / (choices.shape[1] + 1)  # never all: the proportions of the others would be lost
+        before = self.counts[:, expert, :met]
+        rows = np.maximum(self.counts[:, expert].sum(axis=1, keepdims=True), 1.0)
+        known = before / np.maximum(before.sum(axis=1, keepdims=True), 1e-9)
+        kept = 1 - shares.sum(axis=1, keepdims=True)
+        self.counts[:, expert] = rows * np.concatenate([kept * known, shares], axis=1)
+
     def merged(self, expert: int, into: int) -> None:
         """Put an expert in the place of another, as the one in use and as the observers' choice."""
         self.counts[:, into] += self.counts[:, expert]
         self.counts[:, expert] = 0.0
-        for counts in (self.counts, self.aside):
+        for counts in (self.counts, self.aside, self.first):
             counts[..., into] += counts[..., expert]
             counts[..., expert] = 0.0
         self.counts = _limited(self.counts, REMEMBERED)
@@ -105,7 +137,9 @@ class StreamBelief:
             alone = np.log(any_expert)[:, None] + likelihood
         as_one, rows = np.logaddexp.reduce(together, axis=None), np.logaddexp.reduce(alone, axis=0)
         as_many = rows.sum()
-        continues = 1 / (1 + np.exp(np.clip(as_many - as_one + np.log(1 / CONTINUES - 1), -500, 500)))
+        # To the observers the rows of a new task look like rows of all others, mixed.
+        mixed = (1 - CONTINUES) * (1 - SETTLED * self.switched)
+        continues = 1 / (1 + np.exp(np.clip(as_many - as_one + np.log(mixed / (1 - mixed)), -500, 500)))
         one: FloatArray = np.exp(together - as_one)
         many: FloatArray = np.exp(alone - rows)
         posterior: FloatArray = continues * one + (1 - continues) * many
@@ -124,6 +158,8 @@ class StreamBelief:
             "switched": self.switched,
             "counts": self.counts.tolist(),
             "aside": self.aside.tolist(),
+            "first": self.first.tolist(),
+            "met": self.met,
             "merged": self.merged_experts,
         }
 
@@ -131,7 +167,9 @@ class StreamBelief:
         """Restore what `state` returned."""
         self.in_use, self.switched = int(facts["in_use"]), float(facts["switched"])
         self.aside = np.array(facts["aside"], float).reshape(self.aside.shape[0], -1)
+        self.first = np.array(facts["first"], float).reshape(self.aside.shape)
         self.merged_experts, experts = list(facts["merged"]), self.aside.shape[1]
+        self.met = np.reshape(facts["met"], experts).astype(int).tolist()
         self.counts = np.array(facts["counts"], float).reshape(len(self.aside), experts, experts)
 
     def _grow(self, experts: int) -> None:
@@ -139,13 +177,15 @@ class StreamBelief:
         if missing > 0:
             counts = _limited(self.counts, AFTER_A_NEW_EXPERT)
             self.counts = np.pad(counts, ((0, 0), (0, missing), (0, missing)))
-            self.aside = np.pad(self.aside, ((0, 0), (0, missing)))
+            self.aside, self.first = (np.pad(rows, ((0, 0), (0, missing))) for rows in (self.aside, self.first))
+            self.met += [0] * missing
 
     def _emissions(self) -> FloatArray:
         """Return [observers, hypotheses, experts]: how probably the second is chosen for a row of the first."""
         experts = self.counts.shape[1]
         right = np.vstack([np.eye(experts), np.full(experts, 1 / experts)])
         counts = np.concatenate([self.counts, self.aside[:, None]], axis=1) + PRIOR / 2 * (right + 1 / experts)
+        counts[:, self.in_use] += self.first
         emissions: FloatArray = counts / counts.sum(axis=2, keepdims=True)
         return emissions
 

@@ -10,7 +10,7 @@ Kind = Any
 
 LARGEST = 2**63
 LOSSES: Kind = {"alpha": float, "signed": bool, "count": int, "mean": float, "deviation": float}
-BELIEF: Kind = {"in_use": int, "counts": [[[float]]], "aside": [[float]], "merged": [int]}
+BELIEF: Kind = {"in_use": int, "counts": [[[float]]], "aside": [[float]], "met": [int], "merged": [int]}
 LEARNER: Kind = {
     "steps": int,
     "last_used": int,
@@ -40,7 +40,14 @@ LEARNER: Kind = {
     ),
     "memory": (
         {
-            "belief": {"in_use": int, "counts": [[[float]]], "aside": [[float]], "merged": [int]},
+            "belief": {
+                "in_use": int,
+                "counts": [[[float]]],
+                "aside": [[float]],
+                "first": [[float]],
+                "met": [int],
+                "merged": [int],
+            },
             "classes": int,
             "limited": int,
         },

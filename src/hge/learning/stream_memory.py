@@ -15,6 +15,7 @@ from hge.core.randomness import Keys
 from hge.core.types import Batch
 from hge.experts.companions.companion import Companion, flat
 from hge.experts.companions.nearest import LabelledRows, NearestRows, common_scale
+from hge.experts.networks import Shape
 from hge.experts.pool import ExpertPool
 from hge.experts.replay import Expert
 from hge.gating.stream_belief import StreamBelief
@@ -30,6 +31,10 @@ GATE = 0
 """The gate's number among the observers."""
 OWNED, ALL_OWNED = 256, 8192
 """Rows of each expert, and of all, among which the nearest one is looked for."""
+REVIEWED, ALL_REVIEWED = 64, 2048
+"""Rows of each expert, and of all, for which the observers choose again once there are further experts."""
+GROWN = 8
+"""Batches of an expert from which on the observers' choices of it are those of later."""
 NEGLIGIBLE = 0.01
 """Probability below which a hypothesis about a row is ignored."""
 
@@ -47,10 +52,13 @@ class StreamMemory:
         """Number of rows that were too far from the others of their expert, and were clipped."""
         self.classes = 0
         """Number of outputs whose labels have been seen."""
+        self._shape: Shape = ()
+        """Shape of one input of the batch learned last."""
 
     def learn(self, expert: Expert, batch: Batch) -> None:
         """Train an expert's companion on a batch; to be called before its network is trained on it."""
         x, y = flat(batch.x), batch.y.cpu().numpy()
+        self._shape = tuple(batch.x.shape[1:])
         self.classes = max(self.classes, int(y.max()) + 1)
         own = self.companions.setdefault(expert.id, Companion(x.shape[1], self.rows))
         self.rows_limited += own.learn(x, y, self._network(expert.id, batch.x, self.classes))
@@ -73,8 +81,28 @@ class StreamMemory:
         """
         if accepted_by is None:
             self.belief.set_aside(choices, experts, chance)
-        else:
-            self.belief.learned(accepted_by, choices, experts)
+            return
+        left = self.belief.in_use
+        self.belief.learned(accepted_by, choices, experts)
+        batches = int(self.companions[accepted_by].linear.statistics.rows) // choices.shape[1]
+        grown = batches >= GROWN
+        if accepted_by != left or (grown and batches.bit_count() == 1):  # whenever its batches have doubled
+            self._choose_again(experts, without=None if grown else accepted_by)
+
+    def _choose_again(self, experts: int, without: int | None) -> None:
+        """Let the observers choose for rows of the experts that are not in use and have not met all others.
+
+        `without`: the expert in use, if it is too young to be chosen as it will be. Counted too early, further rows of
+        it would look like rows of all tasks, mixed.
+        """
+        owners, belief = self._nearest(experts), self.belief
+        met = [expert for expert in self.companions if expert != belief.in_use and belief.met[expert] < experts]
+        each = max(1, min(REVIEWED, ALL_REVIEWED // max(1, len(met))))
+        for expert in met:
+            own = np.flatnonzero(owners.y == expert)
+            places = own[:: -(-len(own) // each)]
+            x = torch.from_numpy(owners.x[places]).view(-1, *self._shape).to(self.pool.device)
+            belief.met_later(expert, self._choices(x, experts, places, without))
 
     @property
     def rows_kept(self) -> int:
@@ -91,10 +119,15 @@ class StreamMemory:
         """Return [2, rows]: the experts chosen by the gate, newcomers included, and by the nearest of all rows."""
         if experts == 1:
             return np.zeros((2, len(x)), np.int64)
-        nearest = self._nearest(experts).probabilities(flat(x), experts).argmax(axis=1)
+        return self._choices(x, experts)
+
+    def _choices(self, x: Tensor, experts: int, places: IntArray | None = None, without: int | None = None) -> IntArray:
+        """Return the same, as if an expert were not there; `places`: where the rows are among those of `_nearest`."""
+        shares = self._nearest(experts).probabilities(flat(x), experts, places)
         scores = self.pool.scores(range(experts), x)
-        scores[self.belief.merged_experts] = np.inf
-        return np.stack([scores.argmin(axis=0), nearest])
+        silent = self.belief.merged_experts + ([] if without is None else [without])
+        shares[:, silent], scores[silent] = -1.0, np.inf
+        return np.stack([scores.argmin(axis=0), shares.argmax(axis=1)])
 
     def _nearest(self, experts: int) -> LabelledRows:
         """Return some rows of each expert, with the experts as their labels."""

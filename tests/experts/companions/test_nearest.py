@@ -102,3 +102,12 @@ def test_state_is_restored() -> None:
             one.add(*more)
         assert_array_equal(memory.x, other.x)
         assert_array_equal(memory.probabilities(asked, 3), other.probabilities(asked, 3))
+
+
+def test_a_remembered_row_is_left_out_for_itself() -> None:
+    memory = NearestRows(capacity=10)
+    memory.add(np.array([[0.0], [0.1], [9.0]], np.float32), np.array([0, 1, 2]))
+    found = memory.probabilities(memory.x[:2], classes=3, places=np.array([0, 1]))
+    assert found.argmax(axis=1).tolist() == [1, 0]
+    assert found[[0, 1], [0, 1]].tolist() == [0.0, 0.0]
+    assert memory.probabilities(memory.x[:2], classes=3).argmax(axis=1).tolist() == [0, 1]

@@ -41,8 +41,11 @@ class LabelledRows:
     def __len__(self) -> int:
         return len(self.y)
 
-    def probabilities(self, x: FloatRows, classes: int) -> FloatArray:
-        """Return [rows, classes]: the shares of the classes among the nearest rows, the nearer ones counting more."""
+    def probabilities(self, x: FloatRows, classes: int, places: Labels | None = None) -> FloatArray:
+        """Return [rows, classes]: the shares of the classes among the nearest rows, the nearer ones counting more.
+
+        `places`: where these rows are among those remembered; each is left out for itself.
+        """
         if self._measured is None:
             scale = self._scale() if self.scale is None else self.scale
             self._measured = scale, _with_squares(self.x, scale)
@@ -51,7 +54,10 @@ class LabelledRows:
         squares = rows[:, -1:].copy()
         rows[:, :-1] *= -2
         rows[:, -1] = 1
-        nearest, apart = _smallest(rows @ known.T, min(NEIGHBOURS, len(self)))
+        products, others = rows @ known.T, len(self)
+        if places is not None:
+            products[np.arange(len(x)), places], others = np.inf, others - 1
+        nearest, apart = _smallest(products, min(NEIGHBOURS, others))
         distance = np.sqrt(np.maximum(apart + squares, 0.0), dtype=np.float64)
         weight = 1 / (distance / np.maximum(distance.mean(axis=1, keepdims=True), 1e-30) + CLOSE)
         votes = np.zeros((len(x), classes))

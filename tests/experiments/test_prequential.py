@@ -48,7 +48,7 @@ def test_cut_off_and_resumed(tmp_path: Path) -> None:
 
 
 def test_baselines_cannot_be_asked_on_the_way(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"track: got method tame, expected one of agem, bgd, .*ge, ge-no-review, .*hge"):
+    with pytest.raises(ValueError, match=r"track: got method tame, expected one of agem, .*ge-no-review, .*hge"):
         run(replace(build_config("split-digits", "tame"), track=True), tmp_path)
 
 

@@ -222,7 +222,7 @@ def test_rows_that_the_classifier_refuses_are_not_learned() -> None:
 def test_evidence_is_refused() -> None:
     pool = trained_pool(lambda: make_pool("GaussianNB"))
     with pytest.raises(ValueError, match="joint: got True with expert"):
-        pool.evidence(0, torch.zeros(1, 6))
+        pool.evidence([0], torch.zeros(1, 6))
 
 
 def test_memory_counts_the_classifiers() -> None:

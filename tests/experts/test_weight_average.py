@@ -53,7 +53,7 @@ def test_the_average_answers_and_the_trained_weights_tell_the_loss(
     answers = averaged.logits(1, batch.x)
     plain.load_state(1, plain.state(1) | {n: t.contiguous() for n, t in expected.items()})
     torch.testing.assert_close(answers, plain.logits(1, batch.x), rtol=1e-3, atol=1e-4)
-    assert torch.equal(torch.from_numpy(averaged.evidence(1, batch.x).logits), answers.double().cpu())
+    assert torch.equal(torch.from_numpy(averaged.evidence([1], batch.x)[0].logits), answers.double().cpu())
 
 
 @pytest.mark.parametrize("kind", [EagerPool, StackedPool])

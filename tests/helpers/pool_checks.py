@@ -151,7 +151,7 @@ def check_evidence_is_of_each_row_by_itself_and_changes_nothing(make: MakePool) 
     pool = trained_pool(make)
     x, before = batch_for(pool, seed=62).x, fingerprint(pool)
     for expert in range(2):
-        together, alone = pool.evidence(expert, x), pool.evidence(expert, x[3:4])
+        (together,), (alone,) = pool.evidence([expert], x), pool.evidence([expert], x[3:4])
         np.testing.assert_allclose(together.logits, pool.logits(expert, x).cpu().numpy(), rtol=1e-4, atol=1e-5)
         assert len(together.parts) == len(together.features) == len(x)
         for name in ("parts", "logits", "features"):

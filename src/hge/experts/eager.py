@@ -180,13 +180,13 @@ class EagerPool:
         return out.float().nan_to_num()
 
     @torch.no_grad()
-    def evidence(self, expert: int, x: Tensor) -> Evidence:
-        """Return the parts of the score, the logits and the features."""
-        member, x = self.members[expert], as_float(x)
+    def evidence(self, experts: Sequence[int], x: Tensor) -> list[Evidence]:
+        """Return the parts of the scores, the logits and the features."""
+        members, x = [self.members[expert] for expert in experts], as_float(x)
         with self._arithmetic(), self._autocast():
-            parts = member.score.parts(member.score.gate_tensors(), x)
-            features, logits = features_and_logits(member.prediction_net, x)
-        return as_evidence(parts, logits, features)
+            parts = self.members[0].score.parts([member.score.gate_tensors() for member in members], x)
+            both = [features_and_logits(member.prediction_net, x) for member in members]
+        return [as_evidence(own, logits, features) for own, (features, logits) in zip(parts, both, strict=True)]
 
     @property
     def space(self) -> Space:

@@ -105,8 +105,8 @@ class ExpertPool(Protocol):
     def logits(self, expert: int, x: Tensor) -> Tensor:
         """Return the expert's logits [rows, outputs]; also finite."""
 
-    def evidence(self, expert: int, x: Tensor) -> Evidence:
-        """Return the expert's evidence on individual rows: the inputs of the joint score."""
+    def evidence(self, experts: Sequence[int], x: Tensor) -> list[Evidence]:
+        """Return the evidence of each expert on individual rows: the inputs of the joint score."""
 
     @property
     def space(self) -> Space:

@@ -149,7 +149,7 @@ class ClassifierPool:
         found = np.nan_to_num(self._probabilities(expert, x), nan=1 / self.spec.outputs)
         return torch.from_numpy(np.log(found)).float()
 
-    def evidence(self, expert: int, x: Tensor) -> Evidence:
+    def evidence(self, experts: Sequence[int], x: Tensor) -> list[Evidence]:
         """Raise an error: a joint score needs features, which classifiers do not have."""
         raise ValueError("joint: got True with expert=…, expected joint=False: only networks have features")
 

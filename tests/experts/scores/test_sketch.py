@@ -190,7 +190,7 @@ def test_all_experts_at_once_say_what_each_says(classes: int) -> None:
 def test_a_class_that_came_with_an_outlier_is_not_the_experts_own() -> None:
     space, y = fixed_by(normal(512, 10)), torch.cat([torch.zeros(500), torch.ones(500), torch.full((3,), 2)]).long()
     score = learned(space, normal(1003, 10, seed=1), y, classes=4)
-    parts = score.parts(score.gate_tensors(), normal(5, 10, seed=2))
+    parts = score.parts([score.gate_tensors()], normal(5, 10, seed=2))[0]
     assert parts.shape == (5, 5)
     assert parts.isnan().all(0).tolist() == [False, False, False, True, True]
 

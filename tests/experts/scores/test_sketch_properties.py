@@ -273,7 +273,7 @@ def test_a_class_below_its_share_is_not_the_experts_own() -> None:
     for count, known in ((allowed, [0, 1, 2]), (allowed + 1, [0, 1, 2, 8])):
         rows = [*own, *strays[:count]]
         score = taught(x[rows], y[rows], classes=10, space=fixed_space(x))
-        parts = score.parts(score.gate_tensors(), x[:40])
+        parts = score.parts([score.gate_tensors()], x[:40])[0]
         assert parts.shape == (40, 11)
         assert torch.nonzero(parts.isfinite().all(0)).flatten().tolist() == known
         assert parts[:, [model for model in range(11) if model not in known]].isnan().all()
@@ -286,10 +286,10 @@ def test_a_class_that_grows_into_its_share_becomes_the_experts_own() -> None:
     first = torch.cat([zeros, threes[:1]])
     score = taught(x[first], y[first], classes=10)
     before = score.score(x[threes], batch_statistics=False)
-    assert score.parts(score.gate_tensors(), x[:1])[0, 1 + 3].isnan()
+    assert score.parts([score.gate_tensors()], x[:1])[0][0, 1 + 3].isnan()
     learn(score, x[threes[1:]], y[threes[1:]])
     score.refresh(len(zeros) + len(threes))
-    assert score.parts(score.gate_tensors(), x[:1])[0, 1 + 3].isfinite()
+    assert score.parts([score.gate_tensors()], x[:1])[0][0, 1 + 3].isfinite()
     assert (score.score(x[threes], batch_statistics=False) < before).double().mean() > 0.99
 
 
@@ -304,7 +304,7 @@ def test_classes_tell_experts_apart_better_than_one_gaussian_does() -> None:
     for number, part in enumerate(own):
         rows = x[~train & part]
         share["classes"] += right(scores_of(experts, rows), number) / 2
-        as_one = torch.stack([score.parts(score.gate_tensors(), rows)[:, 0] for score in experts])
+        as_one = torch.stack([score.parts([score.gate_tensors()], rows)[0][:, 0] for score in experts])
         share["one"] += right(as_one, number) / 2
     assert share["classes"] >= share["one"]
     assert share["classes"] > 0.97
@@ -491,7 +491,7 @@ def test_scores_are_finite_whatever_comes(
         assert torch.isfinite(score.score_together(asked))
         assert torch.isfinite(score.moments).all()
         assert torch.isfinite(score.weights).all()
-        assert not score.parts(score.gate_tensors(), asked)[:, 0].isnan().any()
+        assert not score.parts([score.gate_tensors()], asked)[0][:, 0].isnan().any()
 
 
 def test_an_untrained_score_is_finite() -> None:

@@ -223,15 +223,18 @@ class StackedPool:
         return out.float().nan_to_num()
 
     @torch.no_grad()
-    def evidence(self, expert: int, x: Tensor) -> Evidence:
-        """Return the parts of the score, the logits and the features."""
-        self.store.load_eval_net(expert, for_prediction=True)
+    def evidence(self, experts: Sequence[int], x: Tensor) -> list[Evidence]:
+        """Return the parts of the scores, the logits and the features."""
         self.store.sync_gate()
+        found = []
         with self.store.arithmetic(), self.store.autocast():
             x = self.store.prepare(x)
-            parts = self.store.score.parts(self.store.gate(expert), x)
-            features, logits = features_and_logits(self.store.eval_net, x)
-        return as_evidence(parts, logits, features)
+            parts = self.store.score.parts([self.store.gate(expert) for expert in experts], x)
+            for expert, own in zip(experts, parts, strict=True):
+                self.store.load_eval_net(expert, for_prediction=True)
+                features, logits = features_and_logits(self.store.eval_net, x)
+                found.append(as_evidence(own, logits, features))
+        return found
 
     @property
     def space(self) -> Space:

@@ -113,7 +113,7 @@ class Calibration:
     def evidence(self, x: Tensor) -> list[Evidence]:
         """Return the evidence of every expert in the joint score."""
         assert self.joint is not None
-        return [self._evidence(expert, x) for expert in self.experts[: len(self.joint.scalers)]]
+        return self._evidence(self.experts[: len(self.joint.scalers)], x)
 
     def log_probabilities(self, x: Tensor, queried: npt.NDArray[np.bool_] | None = None) -> FloatArray:
         """Return [experts, rows]: log P(expert | row), from the evidence of all experts or of those in `queried`.
@@ -129,7 +129,7 @@ class Calibration:
             read = np.tile(joint.mean[own], (len(x), 1))
             rows = np.flatnonzero(queried[expert])
             if len(rows):
-                evidence = self._evidence(self.experts[expert], x[torch.from_numpy(rows)])
+                (evidence,) = self._evidence([self.experts[expert]], x[torch.from_numpy(rows)])
                 read[rows] = joint.scalers[expert].transform(evidence)
             columns.append(read)
         logs = joint.experts(joint.pairs_from_columns(np.concatenate(columns, axis=1)))
@@ -180,21 +180,24 @@ class Calibration:
     def _evidence_on_replay(self, expert: Expert, owner: Expert) -> Evidence:
         """Return an expert's evidence on the replay rows of another."""
         rows = torch.cat([as_float(kept.batch.x) for kept in owner.replay.kept])[self._rows(owner)]
-        found = [self._evidence(expert, part) for part in torch.split(rows, ROWS_AT_ONCE)]
+        found = [self._evidence([expert], part)[0] for part in torch.split(rows, ROWS_AT_ONCE)]
         parts, logits, features = (
             np.concatenate([getattr(e, name) for e in found]) for name in ("parts", "logits", "features")
         )
         distances = [e.distances for e in found if e.distances is not None]
         return Evidence(parts, logits, features, np.concatenate(distances) if distances else None)
 
-    def _evidence(self, expert: Expert, x: Tensor) -> Evidence:
-        """Return the pool's evidence of an expert, and the distances to the rows in its replay."""
-        own = self.pool.evidence(expert.id, x)
+    def _evidence(self, experts: Sequence[Expert], x: Tensor) -> list[Evidence]:
+        """Return the pool's evidence of experts, and the distances to the rows in their replay."""
+        found = self.pool.evidence([expert.id for expert in experts], x)
         if not self.pool.space.fixed:
-            return own
+            return found
         position = self.pool.space.position(as_float(x))
-        distances = self._kept_rows(expert).distances(position, own.logits.shape[1])
-        return replace(own, distances=distances.double().cpu().numpy())
+        near = [
+            self._kept_rows(expert).distances(position, own.logits.shape[1])
+            for expert, own in zip(experts, found, strict=True)
+        ]
+        return [replace(own, distances=d.double().cpu().numpy()) for own, d in zip(found, near, strict=True)]
 
     def _kept_rows(self, expert: Expert) -> KeptRows:
         """Return the expert's replay rows in the shared space."""

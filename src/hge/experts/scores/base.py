@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -125,10 +125,11 @@ class Score(nn.Module, ABC):
             return self.together(tensors, inputs)
         return self.stacked(tensors, inputs, batch_statistics=False)
 
-    def parts(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """Return [rows, parts]: the parts of an expert's score by its gate tensors; NaN carries no information."""
-        stacked = {name: tensor[None] for name, tensor in tensors.items()}
-        return self.stacked(stacked, self.preprocess(x), batch_statistics=False)[0][:, None]
+    def parts(self, gates: Sequence[Mapping[str, Tensor]], x: Tensor) -> list[Tensor]:
+        """Return [rows, parts] for each expert, by its gate tensors: the parts of its score; NaN says nothing."""
+        stacked = [{name: tensor[None] for name, tensor in tensors.items()} for tensors in gates]
+        inputs = self.preprocess(x)
+        return [self.stacked(tensors, inputs, batch_statistics=False)[0][:, None] for tensors in stacked]
 
 
 @dataclass

@@ -7,7 +7,7 @@ scores are one matrix product, and those of a whole batch only need the batch's 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import log
 
 import torch
@@ -162,13 +162,15 @@ class SketchScore(Score):
         return tensors["weights"][:, 0] @ self.space.products_of_square(mean)
 
     @torch.no_grad()
-    def parts(self, tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    def parts(self, gates: Sequence[Mapping[str, Tensor]], x: Tensor) -> list[Tensor]:
         """Return [rows, models]: scores under all classes together, then each; NaN for classes it does not have."""
         if not self.space.fixed:
-            return x.new_zeros(len(x), len(self.weights))
-        weights = tensors["weights"]
-        scores = self.space.products(self.preprocess(x)) @ weights.T
-        return torch.where(weights[:, 0] < UNSUITABLE / 2, scores, torch.nan)
+            return [x.new_zeros(len(x), len(self.weights)) for _ in gates]
+        products = self.space.products(self.preprocess(x))
+        return [
+            torch.where(weights[:, 0] < UNSUITABLE / 2, products @ weights.T, torch.nan)
+            for weights in (tensors["weights"] for tensors in gates)
+        ]
 
 
 def without_far_rows(rows: Tensor) -> Tensor:

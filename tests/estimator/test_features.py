@@ -180,7 +180,9 @@ def test_a_saved_model_goes_on_with_the_same_extractor(rows: int, tmp_path: Path
     model.save(tmp_path)
     with pytest.raises(ValueError, match="features: got nothing, expected the extractor of the model in"):
         GatedExperts.load(tmp_path)
-    for other in (edges(seed=1), edges(filters=2), None, square_roots):
+    with pytest.raises(CheckpointError, match="features: got None for a model that was trained with an extractor"):
+        GatedExperts.load(tmp_path, features=None)
+    for other in (edges(seed=1), edges(filters=2), square_roots):
         with pytest.raises(CheckpointError, match="features: got other weights than the model was trained with"):
             GatedExperts.load(tmp_path, features=other)
     twin = GatedExperts.load(tmp_path, features=edges())
@@ -196,10 +198,10 @@ def test_a_saved_model_goes_on_with_the_same_extractor(rows: int, tmp_path: Path
 def test_a_saved_model_of_rows_takes_no_extractor(tmp_path: Path) -> None:
     X, y = images(low=True)
     GatedExperts().partial_fit(X, y).save(tmp_path / "rows")
-    with pytest.raises(CheckpointError, match="features: got other weights"):
+    with pytest.raises(CheckpointError, match=r"features: got .* that was trained with no extractor"):
         GatedExperts.load(tmp_path / "rows", features=edges())
     GatedExperts(features=square_roots).partial_fit(X, y).save(tmp_path / "function")
-    with pytest.raises(CheckpointError, match="features: got other weights"):
+    with pytest.raises(CheckpointError, match="features: got None for"):
         GatedExperts.load(tmp_path / "function", features=None)
     twin = GatedExperts.load(tmp_path / "function", features=square_roots)
     assert twin.score(X, y) > 0.9

@@ -51,6 +51,17 @@ def test_a_record_that_was_cut_off_is_forgotten_and_a_damaged_one_is_an_error(tm
         Journal(tmp_path / "journal")
 
 
+def test_labels_are_of_one_type_in_all_batches_of_a_request(tmp_path: Path) -> None:
+    """Part of a request's labels may be whole, and too large to be floats; the journal must be learned again."""
+    service = ModelService(tmp_path / "model", {"batch_size": 2})
+    rows = np.arange(8, dtype=np.float32).reshape(4, 2)
+    service.learn(rows, [2**53 + 1, 2**53 + 1, 1.0, 1.0])
+    service.let_go()
+    again = ModelService(tmp_path / "model")
+    assert again.rows_seen == 4
+    again.let_go()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("save_every", [200, 10_000])
 def test_a_service_goes_on_after_crashes_as_if_there_were_none(tmp_path: Path, save_every: int) -> None:

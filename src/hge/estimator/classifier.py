@@ -146,11 +146,11 @@ class GatedExperts(ClassifierMixin, Inspection, Parameters):  # type: ignore[mis
         self._learn(seen.x, labels)
         return self._advise(seen.x)
 
-    @in_turn
+    @learning_in_turn
     def check_batch(self, X: Rows, y: Rows) -> None:
         """Raise the ValueError or TypeError that `partial_fit` would raise for these rows; change nothing."""
         capacity = self._capacity if self._started else check_count("class_capacity", self.class_capacity)
-        self._read(X, y, None, capacity, self._current_feature_map())
+        self._read(X, y, None, capacity, self._current_feature_map(), lock_of(self).let_others_in)
 
     def fit_stream(self, stream: Iterable[tuple[Rows, Rows]]) -> GatedExperts:
         """Call `partial_fit` on each (X, y) of an iterable: a generator, a torch `DataLoader`, a message queue."""

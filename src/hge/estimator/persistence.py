@@ -165,10 +165,18 @@ def saved_feature_map(model: Any, facts: dict[str, Any]) -> FeatureMap:
         feature_map = FeatureMap(model.features, model.device)
     except ValueError as error:
         raise CheckpointError(str(error)) from error
-    same = facts["features_digest"] in (None, feature_map.digest)  # None: a function, whose state is not known
-    if not same or (feature_map.extractor is not None) != _has_extractor(facts):
+    if (feature_map.extractor is not None) != _has_extractor(facts):
+        had = "an" if _has_extractor(facts) else "no"
+        raise CheckpointError(
+            f"features: got {_named(model.features)} for a model that was trained with {had} extractor"
+        )
+    if facts["features_digest"] not in (None, feature_map.digest):  # None: a function, whose state is not known
         raise CheckpointError("features: got other weights than the model was trained with, expected the same")
     return feature_map
+
+
+def _named(features: object) -> str:
+    return repr(features) if features is None or isinstance(features, str) else type(features).__name__
 
 
 def _has_extractor(facts: dict[str, Any]) -> bool:

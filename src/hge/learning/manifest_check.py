@@ -10,7 +10,15 @@ Kind = Any
 
 LARGEST = 2**63
 LOSSES: Kind = {"alpha": float, "signed": bool, "count": int, "mean": float, "deviation": float}
-BELIEF: Kind = {"in_use": int, "counts": [[[float]]], "aside": [[float]], "met": [int], "merged": [int]}
+BELIEF: Kind = {
+    "in_use": int,
+    "switched": float,
+    "counts": [[[float]]],
+    "aside": [[float]],
+    "first": [[float]],
+    "met": [int],
+    "merged": [int],
+}
 LEARNER: Kind = {
     "steps": int,
     "last_used": int,
@@ -35,24 +43,10 @@ LEARNER: Kind = {
     "shortlist": ({"*": int}, None),
     "guard": ({"expert": int, "losses": LOSSES, "trained": int, "replay_loss": (float, None)}, None),
     "calibration": (
-        {"usual_doubt": object, "readers": int, "known": object, "trained_at_fit": object},
+        {"usual_doubt": object, "readers": int, "known": object, "trained_at_fit": object, "stride": int},
         None,
     ),
-    "memory": (
-        {
-            "belief": {
-                "in_use": int,
-                "counts": [[[float]]],
-                "aside": [[float]],
-                "first": [[float]],
-                "met": [int],
-                "merged": [int],
-            },
-            "classes": int,
-            "limited": int,
-        },
-        None,
-    ),
+    "memory": ({"belief": BELIEF, "classes": int, "limited": int}, None),
 }
 """The values of a learner (hge/learning/state.py)."""
 

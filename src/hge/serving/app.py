@@ -217,7 +217,7 @@ def _add_errors(app: FastAPI) -> None:
     @app.exception_handler(ValueError)
     async def refused(request: Request, error: ValueError) -> Response:
         message = str(error)
-        return answer(422, "rows" if message.startswith("X") else "labels", message)
+        return answer(422, "rows" if message.startswith(("X", "features")) else "labels", message)
 
     @app.exception_handler(OSError)
     async def disk(request: Request, error: OSError) -> Response:

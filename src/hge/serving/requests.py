@@ -67,8 +67,8 @@ def read_rows(rows: list[Any], shape: tuple[int, ...] | None) -> FloatRows:
     """Return rows as float32; raise a FieldError if they are not numbers of one shape, or not of the model's."""
     try:
         given = np.asarray(rows)
-        if given.dtype.kind == "U":  # numpy would read "1.5" as a number
-            raise TypeError
+        if given.dtype.kind == "U" or (given.dtype == object and any(isinstance(value, str) for value in given.flat)):
+            raise TypeError  # numpy would read "1.5" as a number
         found = given.astype(np.float64)
     except (ValueError, TypeError, OverflowError):
         raise FieldError(

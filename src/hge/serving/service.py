@@ -27,6 +27,7 @@ from hge.estimator.classifier import GatedExperts
 from hge.estimator.fair_lock import lock_of
 from hge.estimator.memory_need import TooLargeError
 from hge.estimator.persistence import state_to_save, write_state
+from hge.estimator.validation import check_targets
 from hge.serving.journal import Journal
 from hge.serving.waiting_room import FloatRows, Label, Visit, WaitingRoom
 
@@ -220,7 +221,16 @@ class ModelService:
                 rows = _unpack(record["rows"])
             if record["at"] >= self.rows_seen:
                 with suppress(TooLargeError):  # as it was then
-                    self._learn(rows, record["labels"])
+                    self._learn_again(rows, record["labels"])
+
+    def _learn_again(self, rows: FloatRows, labels: list[Label]) -> None:
+        """Learn rows of the journal; rows that can no longer be learned must not keep the service from starting."""
+        try:
+            self._learn(rows, labels)
+        except TooLargeError:
+            raise
+        except ValueError as error:
+            warnings.warn(f"{self.folder}: {len(rows)} rows of the journal were not learned: {error}", stacklevel=2)
 
     def _waiting(self, name: str) -> Visit:
         try:
@@ -238,9 +248,9 @@ class ModelService:
 
     def _learn(self, rows: FloatRows, labels: list[Label]) -> None:
         """Learn rows batch by batch, so that readers wait for no more than one."""
-        size = self.model.batch_size
+        size, targets = self.model.batch_size, check_targets(labels, rows)  # once: a part may be of another type
         for start in range(0, len(rows), size):
-            self.model.partial_fit(rows[start : start + size], labels[start : start + size])
+            self.model.partial_fit(rows[start : start + size], targets[start : start + size])
         self.rows_since_save += len(rows)
 
     def _save_if_due(self) -> None:

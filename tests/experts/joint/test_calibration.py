@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -229,6 +230,18 @@ def test_images_in_bytes_and_in_numbers_beside_each_other_mean_the_same() -> Non
     assert in_bytes.joint is not None
     assert in_both.joint is not None
     np.testing.assert_array_equal(in_both.joint.weights, in_bytes.joint.weights)
+
+
+def test_a_loaded_model_compares_with_the_same_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With many rows in the replay only some of them are used, and the loaded model must use the same ones."""
+    monkeypatch.setattr("hge.experts.joint.calibration.FULL", FitBudget(rows=150, iterations=20))
+    X, y = rows()
+    model = GatedExperts(joint=True)
+    for part in (y < 5, y >= 5):
+        model.partial_fit(X[part], y[part])
+    model.flush().save(tmp_path / "model")
+    loaded = GatedExperts.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict_proba(X[:200]), model.predict_proba(X[:200]))
 
 
 def test_of_labels_that_come_in_turn_none_is_overlooked(monkeypatch: pytest.MonkeyPatch) -> None:

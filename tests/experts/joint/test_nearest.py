@@ -68,3 +68,10 @@ def test_a_scaler_fitted_without_distances_ignores_them() -> None:
     without = EvidenceScaler.fit(replace(evidence, distances=None), kept.labels.numpy())
     assert not without.near
     assert len(without.scale) == without.transform(evidence).shape[1]
+
+
+def test_a_common_offset_changes_nothing() -> None:
+    x, label = rings(seed=1)
+    labels = torch.from_numpy(label)
+    near, far = (KeptRows(x + offset, labels).distances(x + offset, outputs=4) for offset in (0.0, 4096.0))
+    assert torch.allclose(near, far, atol=2e-3)

@@ -101,6 +101,7 @@ class Calibration:
             "readers": len(self.joint.scalers),
             "known": self.known,
             "trained_at_fit": self.trained_at_fit,
+            "stride": self._stride,
         }
         return facts, {name: torch.from_numpy(np.array(array)) for name, array in self.joint.arrays().items()}
 
@@ -109,6 +110,8 @@ class Calibration:
         arrays = {name: tensor.numpy().copy() for name, tensor in tensors.items()}
         self.joint = JointScore.from_arrays(arrays, facts["readers"], facts["usual_doubt"])
         self.known, self.trained_at_fit = facts["known"], facts["trained_at_fit"]
+        self._stride = facts["stride"]
+        self._clear_cache()
 
     def evidence(self, x: Tensor) -> list[Evidence]:
         """Return the evidence of every expert in the joint score."""
@@ -142,8 +145,11 @@ class Calibration:
         """Multiply-adds per row and queried expert, beyond the experts' own evidence."""
         assert self.joint is not None
         own = self.joint.weights.size + sum(scaler.feature_basis.size for scaler in self.joint.scalers)
-        near = sum(kept.positions.numel() for _, kept in self._kept.values()) / max(len(self._kept), 1)
-        return own / len(self.joint.scalers) + near
+        near = 0.0
+        if any(scaler.near for scaler in self.joint.scalers):
+            inputs, directions = self.pool.space.directions.shape
+            near = directions * (inputs + sum(len(self._rows(expert)) for expert in self.experts))
+        return (own + near) / len(self.joint.scalers)
 
     def _limit_rows(self, rows: int) -> None:
         """Use fewer rows of each expert once the total is too large; in powers of two, so that this is rare."""

@@ -32,8 +32,10 @@ class KeptRows:
         A kept row that is the same as the one in question does not count: a row that is kept would be its own
         neighbour, and what is fitted to such rows would not hold for others.
         """
-        lengths = positions.square().sum(1)[:, None] + self.positions.square().sum(1)
-        squares = (lengths - 2 * positions @ self.positions.T).clamp_min_(0)
+        middle = self.positions.mean(0)  # far from zero, distances would be lost to rounding
+        rows, kept = positions - middle, self.positions - middle
+        lengths = rows.square().sum(1)[:, None] + kept.square().sum(1)
+        squares = (lengths - 2 * rows @ kept.T).clamp_min_(0)
         squares[squares <= SAME * lengths] = torch.inf
         found = positions.new_full((len(positions), outputs), torch.nan)
         for label in set(self.labels.tolist()):

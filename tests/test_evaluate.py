@@ -45,6 +45,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, ended.stdout
 
 
+@pytest.mark.slow
 def test_the_table_and_the_advice_are_printed(done: tuple[Path, str]) -> None:
     _, out = done
     for text in ("stream.csv: 1,200 rows, batches of 32", "accuracy", "retention", "seconds", *QUICK.split(",")):

@@ -43,6 +43,7 @@ def python(*arguments: str, path: Path | None = None, cwd: Path) -> subprocess.C
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", QUICK)
 def test_slow_packages_are_not_imported(start: str, tmp_path: Path) -> None:
     write_mnist(tmp_path / "MNIST" / "raw")
@@ -53,6 +54,7 @@ def test_slow_packages_are_not_imported(start: str, tmp_path: Path) -> None:
     assert imported.isdisjoint(SLOW_PACKAGES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", QUICK)
 def test_start_is_quick(start: str, tmp_path: Path) -> None:
     write_mnist(tmp_path / "MNIST" / "raw")
@@ -68,6 +70,7 @@ def test_start_is_quick(start: str, tmp_path: Path) -> None:
     pytest.fail(f"took {spent} CPU-seconds, expected less than {CPU_SECONDS[start]}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", [["-m", "hge"], ["-c", "from hge.cli.main import main; main()"]])
 @pytest.mark.parametrize("package", ["typer", "torch"])
 def test_ctrl_c_during_imports_ends_with_one_line(entry: list[str], package: str, tmp_path: Path) -> None:

@@ -194,6 +194,7 @@ def test_separate_keeps_to_the_tasks() -> None:
     assert GivenTaskAnswers(learner, 7).route(torch.zeros(3, 2), "batch").expert.tolist() == [0], "never seen"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [EagerPool, StackedPool])
 def test_separate_trains_in_runs_as_one_by_one(kind: type[EagerPool] | type[StackedPool]) -> None:
     spec = PoolSpec((6,), 3, NETS["mlp"], AUTOENCODERS["mlp"], ScoreConfig(), OptimiserConfig())

@@ -47,6 +47,7 @@ def test_the_figures_add_up() -> None:
     assert all(spent >= 0 for spent in figures["parts"].values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["default", "best"])
 def test_recipes_with_sketches_are_measured_too(recipe: str) -> None:
     config = replace(build_config("split-digits", recipe=recipe), tasks=2, epochs=1)
@@ -73,6 +74,7 @@ def test_plain_training_leaves_rows_that_are_floats_as_they_are() -> None:
     assert float(trainer.sketch.moments[0, 1]) == pytest.approx(float(centred.norm(dim=1).log().sum()), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_command_writes_figures_and_a_profile(tmp_path: Path) -> None:
     out, profile = tmp_path / "new" / "runs.json", tmp_path / "other" / "profile.txt"
     options = ("--epochs", "1", "--device", "cpu", "--out", str(out), "--profile", str(profile))

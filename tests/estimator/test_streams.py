@@ -51,6 +51,7 @@ def test_a_stream_that_does_not_change_has_one_expert(concept: object) -> None:
     assert model.n_experts_ == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 2])
 def test_a_task_like_later_ones_is_not_lost(seed: int) -> None:
     """Tasks overlap: much of the first one's rows is sent to later experts, which did not exist when it was in use."""
@@ -64,6 +65,7 @@ def test_a_task_like_later_ones_is_not_lost(seed: int) -> None:
         assert model.score(X[rows[1024:]], y[rows[1024:]]) > learned - 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("calls", [7, 32])
 def test_predictions_change_nothing_that_is_learned(calls: int) -> None:
     """What is computed for a prediction is used again when the same rows are learned: it must be the same."""

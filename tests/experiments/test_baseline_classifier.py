@@ -46,6 +46,7 @@ def test_every_baseline_learns_two_classes(name: str) -> None:
     assert model.score(x, y) > 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "forgets"), [("Naive", True), ("ER", False), ("DERPlusPlus", False), ("SLDA", False)])
 def test_replay_and_statistics_keep_what_a_plain_network_forgets(name: str, forgets: bool) -> None:
     model = made(name)

@@ -24,6 +24,7 @@ QUICK = {"ge", "hge", "tame", "naive", "er", "ewc-detected"}
 SLOW_TOO = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in STREAMING]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SLOW_TOO)
 def test_a_line_makes_a_learner_that_goes_on_where_it_was_stopped(name: str) -> None:
     config, keys = build_config("split-digits", name), Keys(0)
@@ -55,6 +56,7 @@ def test_a_line_makes_a_learner_that_goes_on_where_it_was_stopped(name: str) -> 
     assert answers[0].probabilities(stream[0][1].x, routes, scenario.classes).shape == (config.batch_size, 10)
 
 
+@pytest.mark.slow
 def test_a_task_reaches_only_who_is_given_tasks() -> None:
     config, keys = build_config("split-digits", "separate"), Keys(0)
     scenario = build_scenario(config, keys, None)

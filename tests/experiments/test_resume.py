@@ -117,6 +117,7 @@ def test_resuming_with_other_settings_is_an_error(tmp_path: Path) -> None:
     assert (tmp_path / "events.jsonl").read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["ge", "separate", "tame"])
 @pytest.mark.parametrize("lacking", [("learner", "steps"), ("facts", "skipped")])
 def test_a_checkpoint_that_lacks_something_is_told_and_kept(

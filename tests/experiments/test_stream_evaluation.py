@@ -143,6 +143,7 @@ def test_gated_experts_find_the_switch_and_keep_both_regimes() -> None:
     assert ours.retention > 90 > linear.retention
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", available_methods())
 def test_every_method_learns_labels_of_any_kind_alike(name: str) -> None:
     rng = np.random.default_rng(1)

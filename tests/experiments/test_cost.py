@@ -18,7 +18,7 @@ PRODUCTS = 35 * 36 // 2  # of 1, two lengths and 32 coordinates
 
 def result_of(folder: Path, *settings: str) -> dict[str, Any]:
     config = build_config("split-digits", epochs_scale=0.1)
-    for setting in settings:
+    for setting in ("learner.joint=false", *settings):
         config = override(config, setting)
     return run(config, folder)
 
@@ -38,7 +38,7 @@ def cost(result: dict[str, Any]) -> dict[str, dict[str, float]]:
 
 @pytest.mark.slow
 def test_a_sketch_is_projected_once_and_a_batch_is_one_row(tmp_path: Path) -> None:
-    found = cost(result_of(tmp_path))
+    found = cost(result_of(tmp_path, "score.name=sketch"))
     assert found["sample"]["gate_multiply_adds"] == PROJECTION + PRODUCTS + 5 * PRODUCTS
     assert found["batch"]["gate_multiply_adds"] == round(PROJECTION + PRODUCTS + 5 * PRODUCTS / 32)
 

@@ -626,7 +626,11 @@ PAGES = {
     "docs/howto/backbone.md": {"backbone": backbone_table},
     "docs/howto/river.md": {"detectors": detectors_table},
     "docs/howto/serve.md": {"load": load_table},
-    "docs/arena.md": {"arena-smnist": lambda: arena_table(*ARENA), "published": published_table},
+    "docs/arena.md": {
+        "arena-smnist": lambda: arena_table(*ARENA),
+        "arena-pmnist": lambda: arena_table("pmnist"),
+        "published": published_table,
+    },
     "docs/streams.md": {
         "streams": lambda: comparison_table(streams()),
         "outcomes": lambda: outcome_table(streams()),

@@ -15,9 +15,8 @@ from hge.experts.optim import (
     autocast,
     build_optimiser,
     check_state,
-    clipping,
+    follow,
     gradient_norm,
-    masked_step,
     multiply_adds,
     network_mode,
     state_of,
@@ -76,12 +75,8 @@ class Network:
 
     def update(self, gradients: Sequence[Tensor]) -> bool:
         """Let the optimiser follow a gradient, clipped as an expert's is; return False if it is not finite."""
-        norm = gradient_norm(list(gradients))
-        if not norm.isfinite():
+        if not follow(self.optimiser, self.weights, gradients):
             return False
-        for weight, gradient in zip(self.weights, gradients, strict=True):
-            weight.grad = gradient
-        masked_step(self.optimiser, torch.zeros_like(norm), clipping(norm))
         if self.average is not None:
             self.average.update(skip=torch.zeros((), device=self.device))
         return True

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from hge.core.config import OptimiserConfig
-from hge.experts.optim import build_optimiser, clipping, gradient_norm, masked_step, state_of
+from hge.experts.optim import build_optimiser, follow, state_of
+from hge.experts.pool_spec import copy_tensors
 
 
 class Trained:
@@ -37,18 +38,11 @@ class Trained:
 
     def update(self, gradients: Sequence[Tensor]) -> bool:
         """Let the optimiser follow a gradient; return False, with nothing changed, if it is not finite."""
-        norm = gradient_norm(list(gradients))
-        if not norm.isfinite():
-            return False
-        for weight, gradient in zip(self.weights, gradients, strict=True):
-            weight.grad = gradient
-        masked_step(self.optimiser, torch.zeros_like(norm), clipping(norm))
-        return True
+        return follow(self.optimiser, self.weights, gradients)
 
     def state(self) -> dict[str, Tensor]:
         """Return copies of weights, buffers and the optimiser's state."""
-        own = state_of(self.net, self.optimiser, "net")
-        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in own.items()}
+        return copy_tensors(state_of(self.net, self.optimiser, "net"), on_host=True)
 
     @torch.no_grad()
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -83,6 +83,17 @@ class FusedStep:
                 maximize=group["maximize"],
                 is_first_step=False,
             )
+
+
+def follow(optimiser: torch.optim.Optimizer, weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
+    """Take a step along gradients, clipped as an expert's are; change nothing and return False if one is not finite."""
+    norm = gradient_norm(list(gradients))
+    if not norm.isfinite():
+        return False
+    for weight, gradient in zip(weights, gradients, strict=True):
+        weight.grad = gradient
+    masked_step(optimiser, torch.zeros_like(norm), clipping(norm))
+    return True
 
 
 def state_of(net: nn.Module, optimiser: torch.optim.Optimizer | None, prefix: str) -> dict[str, Tensor]:

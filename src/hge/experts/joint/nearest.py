@@ -17,9 +17,9 @@ SAME = 1e-5
 class KeptRows:
     """Rows and labels that an expert keeps.
 
-    >>> kept = KeptRows(torch.tensor([[0.0], [2.0], [9.0]]), torch.tensor([0, 0, 2]))
+    >>> kept = KeptRows(torch.tensor([[0.0], [2.0], [10.0]]), torch.tensor([0, 0, 2]))
     >>> kept.distances(torch.tensor([[1.0], [2.0]]), outputs=3).tolist()
-    [[1.0, nan, 8.0], [2.0, nan, 7.0]]
+    [[1.0, nan, 9.0], [2.0, nan, 8.0]]
     """
 
     positions: Tensor

@@ -107,6 +107,7 @@ def test_scenarios_are_listed_and_nothing_is_cut_off_at_80_columns(tmp_path: Pat
         (["run", "split-digits", "--score", "tea"], "score.name: got 'tea'"),
         (["run", "split-digits", "--routing", "tea"], "routing: got 'tea', expected 'sample' or 'batch'"),
         (["run", "split-digits", "--tasks", "6"], "tasks: got 6, expected at most 5 for split-digits"),
+        (["run", "split-digits", "--set", "labels=shared"], "labels: got 'shared', expected 'disjoint'"),
         (["run", "split-digits", "--tasks", "0"], "tasks: got 0, expected at least 1"),
         (["run", "split-digits", "--epochs-scale", "0"], "epochs_scale: got 0.0"),
         (["run", "split-digits", "--device", "toaster"], "device: got 'toaster'"),

@@ -207,6 +207,13 @@ def test_images_of_sixteen_bits_are_not_cut_off(images: Path) -> None:
     assert (pixels == (ramp >> 8).astype(np.uint8)).all(axis=(1, 2, 3)).sum() == 1
 
 
+def test_mixed_scenarios_may_share_their_labels() -> None:
+    mixed = mix(tiny(classes=2, tasks=3), tiny(classes=4, tasks=2), shared_labels=True)
+    assert mixed.classes == 4
+    labels = [set(task.train.whole().y.tolist()) for task in mixed.tasks]
+    assert labels == [{0, 1}] * 3 + [{0, 1, 2, 3}] * 2
+
+
 @pytest.mark.parametrize("scenario", ["mnist-kmnist", "mnist-cif10", "cif10-inv", "cif-imgnet"])
 def test_hybrids_need_a_task_of_each_half(scenario: str) -> None:
     with pytest.raises(ValueError, match="tasks: got 1, expected at least 2, one of each data set"):

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from hge.core.config import override
 from hge.core.events import Event
 from hge.core.randomness import Keys
 from hge.data.catalogue import SCENARIOS
 from hge.data.scenario_builders import Request
 from hge.data.scenarios import Scenario
-from hge.experiments.build import build_pool
+from hge.experiments.build import build_pool, build_scenario
 from hge.experiments.recipes import build_config
 from hge.experiments.runner import run
 from hge.learning.learner import Learner
@@ -70,6 +71,15 @@ def test_hybrids_alternate_their_domains() -> None:
     assert domains == ["cifar10", "cifar10, inverted"] * 5
     first, second = (build("cif10-inv").tasks[t] for t in (0, 5))
     assert first.train.whole().x.float().mean() < 255 - second.train.whole().x.float().mean() + 30
+
+
+def test_hybrids_may_share_their_labels() -> None:
+    config = override(build_config("cif10-inv", "ge", "default"), "labels=shared")
+    scenario = build_scenario(config, Keys(0), Path(str(FOLDER)))
+    labels = [task.test.whole().y.unique() for task in scenario.tasks]
+    assert scenario.classes == 10
+    for half in (labels[:5], labels[5:]):
+        assert torch.cat(half).sort().values.tolist() == list(range(10))
 
 
 def test_class_splits_are_drawn_per_seed() -> None:

@@ -61,7 +61,9 @@ def reproduce_command(
         list[str] | None, typer.Option("--set", help="Change a setting of the recipe: key=value; may be repeated.")
     ] = None,
     data: DataFolder = None,
-    checkpoint_every: Annotated[int, typer.Option(min=0, help="Batches between checkpoints; 0: none.")] = CHECKPOINT_EVERY,
+    checkpoint_every: Annotated[
+        int, typer.Option(min=0, help="Batches between checkpoints; 0: none.")
+    ] = CHECKPOINT_EVERY,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the jobs as JSON, one per line, and exit.")] = False,
 ) -> None:
     """Run the experiments of a table or figure; finished runs are skipped, interrupted ones are resumed."""

@@ -224,8 +224,10 @@ class RunConfig:
     routing: Literal["sample", "batch"] = "sample"
     """Routing shown in the report; the result contains both."""
     mix: str = ""
-    """Another scenario, with disjoint labels, whose visits alternate with this one's.
+    """Another scenario, whose visits alternate with this one's.
     Experimental: no published result uses it."""
+    labels: Literal["disjoint", "shared"] = "disjoint"
+    """Labels where two data sets alternate (hybrids, `mix`). "shared": both have the labels 0, 1, 2, …"""
     visits: str = ""
     """Tasks in the order of their visits, with an optional factor on the epochs: "0 1 0:0.5 2". Empty: each once.
     Experimental: no published result uses it."""

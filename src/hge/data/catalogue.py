@@ -54,6 +54,11 @@ class ScenarioInfo:
         """The paper's, and a smaller one for the few digits."""
         return 128 if self.datasets else 32
 
+    @property
+    def is_hybrid(self) -> bool:
+        """Whether the tasks of two data sets alternate."""
+        return isinstance(self.build, partial) and self.build.func is hybrid
+
 
 # The digits and image-folder scenarios are ours, with the paper's settings for MNIST and CIFAR-10.
 CIFAR10 = PaperSettings(200, 0.95, convolutional=True)

@@ -32,6 +32,8 @@ class Request:
     folder: Path
     """Folder of the data sets."""
     device: torch.device
+    shared_labels: bool = False
+    """Whether two data sets in turn have the same labels, not disjoint ones."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def permuted(dataset: str, request: Request) -> Scenario:
 
 
 def hybrid(first: str, second: str, prepare: tuple[Prepare, Prepare], request: Request) -> Scenario:
-    """The tasks of two data sets in turn, with disjoint labels."""
+    """The tasks of two data sets in turn, with disjoint labels unless they are to be shared."""
     from hge.data.scenarios import mix
 
     if request.tasks < 2:
@@ -89,7 +91,7 @@ def hybrid(first: str, second: str, prepare: tuple[Prepare, Prepare], request: R
             (second, prepare[1], request.tasks // 2, f"{second}, inverted" if first == second else second, (1,)),
         )
     ]
-    return mix(halves[0], halves[1])
+    return mix(halves[0], halves[1], shared_labels=request.shared_labels)
 
 
 def image_folder(request: Request) -> Scenario:

@@ -199,13 +199,14 @@ def revisit(scenario: Scenario, visits: str) -> Scenario:
     return replace(scenario, visits=tuple(made))
 
 
-def mix(first: Scenario, second: Scenario) -> Scenario:
-    """Alternate the visits of two scenarios, and make their labels disjoint."""
+def mix(first: Scenario, second: Scenario, *, shared_labels: bool = False) -> Scenario:
+    """Alternate the visits of two scenarios; their labels are disjoint unless they are to be shared."""
+    offset = 0 if shared_labels else first.classes
     shifted = tuple(
         replace(
             task,
-            train=replace(task.train, label_offset=task.train.label_offset + first.classes),
-            test=replace(task.test, label_offset=task.test.label_offset + first.classes),
+            train=replace(task.train, label_offset=task.train.label_offset + offset),
+            test=replace(task.test, label_offset=task.test.label_offset + offset),
         )
         for task in second.tasks
     )
@@ -214,7 +215,7 @@ def mix(first: Scenario, second: Scenario) -> Scenario:
     later = tuple(replace(v, task=v.task + len(first.tasks)) for v in second.visits)
     longest = max(len(first.visits), len(later))
     visits = [v[i] for i in range(longest) for v in (first.visits, later) if i < len(v)]
-    return Scenario(first.tasks + shifted, tuple(visits), first.classes + second.classes)
+    return Scenario(first.tasks + shifted, tuple(visits), max(first.classes, offset + second.classes))
 
 
 def _epochs(visit: Visit, epochs: int) -> int:

@@ -40,6 +40,8 @@ def check(config: RunConfig) -> None:
     info = SCENARIOS[config.scenario]
     if config.mix and config.mix not in SCENARIOS:
         raise ValueError(f"mix: got {config.mix!r}, expected one of {', '.join(SCENARIOS)}")
+    if config.labels == "shared" and not (info.is_hybrid or config.mix):
+        raise ValueError(f"labels: got 'shared', expected 'disjoint' for {info.name}, which is no hybrid")
     if config.tasks > info.tasks and not info.unlimited:
         raise ValueError(f"tasks: got {config.tasks}, expected at most {info.tasks} for {info.name}")
     for name, value, known in (("net", config.net, NETS), ("autoencoder", config.autoencoder, AUTOENCODERS)):
@@ -57,11 +59,12 @@ def check_resumable(method: str) -> None:
 
 def build_scenario(config: RunConfig, keys: Keys, data: Path | None) -> Scenario:
     """Return the tasks and visits defined by the settings."""
-    request = Request(config.tasks, keys, data_folder(data), torch.device(config.device))
+    shared = config.labels == "shared"
+    request = Request(config.tasks, keys, data_folder(data), torch.device(config.device), shared)
     scenario = SCENARIOS[config.scenario].build(request)
     if config.mix:
         other = replace(request, tasks=SCENARIOS[config.mix].tasks)
-        scenario = mix(scenario, SCENARIOS[config.mix].build(other))
+        scenario = mix(scenario, SCENARIOS[config.mix].build(other), shared_labels=shared)
     if config.visits:
         scenario = revisit(scenario, config.visits)
     if config.images:

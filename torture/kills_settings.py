@@ -75,6 +75,8 @@ class Victim:
         final = {"state": snapshot_digest(reporter.learner.snapshot()), "result": lasting}
         (self.folder / FINAL).write_text(json.dumps(final, sort_keys=True))
         reporter.begin(result["batches"])  # nothing was left to learn
+        while reporter.armed:  # the kill is on its way: every life but the last ends by it, however fast the machine
+            time.sleep(LONGEST_WAIT)
         parent.send(("ended", result["batches"]))
 
 
@@ -84,6 +86,7 @@ class _Reporter:
     parent: Connection
     learner: OnlineLearner | None = None
     begun: bool = False
+    armed: bool = False
 
     def build(self, *arguments: Any) -> OnlineLearner:
         self.learner = build_learner(*arguments)
@@ -97,7 +100,10 @@ class _Reporter:
     def __call__(self, step: Step, total: int, learner: OnlineLearner) -> None:
         self.begin(step.step)
         if step.step == self.kill_at:
+            self.armed = True
             self.parent.send(("armed", step.step))
+        if self.armed:  # what is left takes longer than the kill's delay, so that most kills meet a run at work
+            time.sleep(2 * LONGEST_WAIT / (total - self.kill_at))
 
 
 def torture_kills_settings(

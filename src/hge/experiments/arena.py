@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from hge.core.config import RunConfig, override
-from hge.experiments.jobs.plan import Job, run_name
+from hge.experiments.jobs.plan import Job
 from hge.experiments.methods import METHODS
 from hge.experiments.prequential import average_incremental_accuracy, forgetting, has_tracked_accuracy
 from hge.experiments.recipes import build_config
@@ -53,7 +53,7 @@ def arena_jobs(
         sizes = memories if METHODS[method].needs.rows == "memory" else (0,)
         configs += [replace(own, baseline=replace(own.baseline, memory=size)) for size in sizes]
     made = [replace(config, seed=seed) for seed in range(seeds) for config in configs]
-    return [Job(run_name(config), config) for config in made]
+    return [Job.of(config) for config in made]
 
 
 def leaderboard(results: Iterable[Result]) -> list[dict[str, Any]]:

@@ -39,23 +39,31 @@ def build_config(scenario: str, method: str = "ge", recipe: str = "default", *, 
     return replace(config, method=method, epochs=max(1, round(config.epochs * epochs_scale)))
 
 
-def changes(config: RunConfig) -> dict[str, Any]:
-    """Return the settings in which a run differs from its recipe, except those its protocol states anyway.
+def differences(config: RunConfig) -> dict[str, Any]:
+    """Return the settings in which a run differs from its recipe.
 
     >>> from hge.core.config import override
-    >>> changes(override(build_config("split-digits"), "learner.epsilon=5"))
+    >>> differences(override(build_config("split-digits"), "learner.epsilon=5"))
     {'learner.epsilon': 5.0}
     """
     recipe = build_config(config.scenario, config.method, config.recipe).as_json()
     found: dict[str, Any] = {}
     for name, value in config.as_json().items():
-        if name == "tame" and config.method != "tame":
-            continue  # not used by this method
         if isinstance(value, dict):
             found |= {f"{name}.{inner}": v for inner, v in value.items() if v != recipe[name][inner]}
-        elif value != recipe[name] and name not in RECIPE_INDEPENDENT:
+        elif value != recipe[name]:
             found[name] = value
     return found
+
+
+def changes(config: RunConfig) -> dict[str, Any]:
+    """Return these settings, except those that a run's protocol states anyway and those that its method ignores."""
+    ignored = "tame." if config.method != "tame" else ()
+    return {
+        name: value
+        for name, value in differences(config).items()
+        if name not in RECIPE_INDEPENDENT and not name.startswith(ignored)
+    }
 
 
 def default(scenario: str) -> RunConfig:

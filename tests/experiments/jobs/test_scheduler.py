@@ -19,6 +19,7 @@ import pytest
 from helpers.command import hge
 from helpers.lasting import lasting
 from helpers.places import ROOT
+from hge.core.config import override
 from hge.experiments import run_files as record
 from hge.experiments.jobs import worker as jobs
 from hge.experiments.jobs.eta import Forecast
@@ -79,7 +80,16 @@ def test_jobs_are_plain_json_and_have_names_of_their_own(recipe: str) -> None:
     with pytest.raises(ValueError, match="precision: got 'tea', expected 'fp32' or 'tf32' or 'bf16'"):
         jobs_of([("smnist", "ge")], precision="tea")
     with pytest.raises(ValueError, match="epsilom: no such setting"):
-        Job.from_json({"name": "x", "config": {"scenario": "smnist", "learner": {"epsilom": 5}}})
+        Job.from_json(jobs_of([("smnist", "ge")])[0].as_json() | {"settings": {"learner.epsilom": 5}})
+
+
+def test_every_setting_of_a_job_survives_json() -> None:
+    config = replace(build_config("split-digits", "tame", "paper"), visits="A B A", device="cuda", seed=3)
+    config = override(override(config, "tame.window=7"), "learner.epsilon=5")
+    job = Job.of(config)
+    assert Job.from_json(json.loads(json.dumps(job.as_json()))) == job
+    assert "epsilon" in job.name
+    assert job.as_json()["settings"]["visits"] == "A B A"
 
 
 def test_what_is_there_is_not_made_again() -> None:
@@ -146,9 +156,13 @@ def test_jobs_are_read_from_a_file(tmp_path: Path) -> None:
     file.write_text("\n\n".join(json.dumps(job.as_json()) for job in made))
     assert read_jobs(file) == made
     edited = made[0].as_json()
-    edited["config"]["seed"] = 3  # whoever changes a setting by hand need not think of the name
+    edited["settings"]["seed"] = 3  # whoever changes a setting by hand need not think of the name
     file.write_text(json.dumps(edited))
     assert [job.name for job in read_jobs(file)] == ["smnist-ge-paper-epochs4-seed3"]
+
+
+def job_line(**changed: object) -> str:
+    return json.dumps({"scenario": "smnist", "method": "ge", "recipe": "default", "settings": {}} | changed) + "\n"
 
 
 @pytest.mark.parametrize(
@@ -157,10 +171,11 @@ def test_jobs_are_read_from_a_file(tmp_path: Path) -> None:
         ("", "got no job"),
         ("{", "line 1: expected a job"),
         ("[]", "line 1: expected a job"),
-        ('\n{"name": "x"}', "line 2: expected a job"),
-        ('{"name": "x", "config": {"scenario": "nowhere"}}', "line 1: expected a job.*'nowhere'"),
-        ('{"name": "x", "config": {"scenario": "smnist", "seed": "a"}}', "line 1: expected a job.*seed"),
-        ('{"name": "x", "config": {"scenario": "smnist"}}\n' * 2, "line 2: got smnist-ge-default-.* again"),
+        ('\n{"scenario": "smnist"}', "line 2: expected a job"),
+        (job_line(scenario="nowhere"), "line 1: expected a job.*'nowhere'"),
+        (job_line(settings={"seed": "a"}), "line 1: expected a job.*seed"),
+        (job_line(settings=[]), "line 1: expected a job.*settings"),
+        (job_line() * 2, "line 2: got smnist-ge-default-.* again"),
     ],
 )
 def test_a_file_of_jobs_that_cannot_be_read(tmp_path: Path, text: str, message: str) -> None:
@@ -339,7 +354,9 @@ def test_what_a_dry_run_prints_can_be_run(tmp_path: Path) -> None:
     assert "device: got 'nowhere'" in refused.stderr
     done = hge("reproduce", "--jobs", "second.jsonl", "--device", "auto", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert [file.stem for file in (tmp_path / "results" / SUBFOLDER).iterdir()] == [json.loads(listed[1])["name"]]
+    assert [file.stem for file in (tmp_path / "results" / SUBFOLDER).iterdir()] == [
+        Job.from_json(json.loads(listed[1])).name
+    ]
 
 
 @pytest.mark.parametrize(

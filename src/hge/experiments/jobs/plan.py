@@ -12,7 +12,7 @@ from urllib.parse import quote_plus
 from hge.core.config import RunConfig, override
 from hge.experiments.methods import METHODS
 from hge.experiments.paper_tables import TITLES, paper_table
-from hge.experiments.recipes import build_config, changes
+from hge.experiments.recipes import build_config, changes, differences
 from hge.experiments.results import OURS, Result, precision_of
 from hge.experiments.runner import PROTOCOL_SETTINGS
 
@@ -32,19 +32,36 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class Job:
-    """One run: a unique name and its settings; JSON-serialisable, for other machines."""
+    """One run: a unique name and its settings; JSON-serialisable, for files and for other machines."""
 
     name: str
     config: RunConfig
 
+    @classmethod
+    def of(cls, config: RunConfig) -> Job:
+        """Return the job of a run with these settings.
+
+        >>> Job.of(replace(build_config("cif10", "hge", "paper"), seed=3, device="cuda")).as_json()
+        {'scenario': 'cif10', 'method': 'hge', 'recipe': 'paper', 'settings': {'seed': 3, 'device': 'cuda'}}
+        """
+        return cls(run_name(config), config)
+
     def as_json(self) -> dict[str, Any]:
-        """Return the job as plain JSON values."""
-        return {"name": self.name, "config": self.config.as_json()}
+        """Return the recipe and the settings that differ from it, as plain JSON values."""
+        recipe = {name: getattr(self.config, name) for name in ("scenario", "method", "recipe")}
+        return recipe | {"settings": differences(self.config)}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Job:
         """Read a job returned by `as_json`."""
-        return cls(values["name"], RunConfig.from_json(values["config"]))
+        settings = values["settings"]
+        if not isinstance(settings, dict):
+            raise TypeError(f"settings: got {settings!r}, expected names and values")
+        config = build_config(values["scenario"], values["method"], values["recipe"]).as_json()
+        for name, value in settings.items():
+            part, _, inner = name.rpartition(".")
+            (config[part] if part else config)[inner] = value
+        return cls.of(RunConfig.from_json(config))
 
 
 def required_runs(tables: Iterable[int], figures: Iterable[int] = ()) -> list[tuple[str, str]]:
@@ -120,11 +137,11 @@ def build_jobs(
         for assignment in (f"precision={precision}", *assignments):
             config = override(config, assignment)
         made.append(replace(config, device=device, track=track and METHODS[method].answers_any_time))
-    return [Job(run_name(config), config) for config in (replace(c, seed=seed) for seed in range(seeds) for c in made)]
+    return [Job.of(replace(config, seed=seed)) for seed in range(seeds) for config in made]
 
 
 def read_jobs(file: Path) -> list[Job]:
-    """Read jobs, one JSON object per line, as printed by `hge reproduce --dry-run`; names are recomputed."""
+    """Read jobs, one JSON object per line, as printed by `hge reproduce --dry-run`."""
     jobs: dict[str, Job] = {}
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
@@ -136,8 +153,7 @@ def read_jobs(file: Path) -> list[Job]:
         if not line.strip():
             continue
         try:
-            config = Job.from_json(json.loads(line)).config
-            job = Job(run_name(config), config)
+            job = Job.from_json(json.loads(line))
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{file}, line {number}: expected a job as printed by --dry-run ({error})") from None
         if job.name in jobs:

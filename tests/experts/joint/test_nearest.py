@@ -30,9 +30,8 @@ def evidence_of(kept: KeptRows, x: torch.Tensor) -> Evidence:
 def fitted() -> tuple[JointScore, list[KeptRows]]:
     x, label = rings(seed=1)
     owner = label % 2
-    kept = [KeptRows(x[owner == e], torch.from_numpy(label[owner == e])) for e in range(2)]
-    own = [evidence_of(rows, rows.positions) for rows in kept]
-    scalers = [EvidenceScaler.fit(e, rows.labels.numpy()) for e, rows in zip(own, kept, strict=True)]
+    kept = [KeptRows.of(x[owner == e], torch.from_numpy(label[owner == e])) for e in range(2)]
+    scalers = [EvidenceScaler.fit(evidence_of(kept[e], x[owner == e]), label[owner == e]) for e in range(2)]
     columns = np.concatenate([s.transform(evidence_of(k, x)) for s, k in zip(scalers, kept, strict=True)], axis=1)
     return fit_joint(scalers, columns, owner, label, 100, torch.device("cpu")), kept
 
@@ -48,24 +47,24 @@ def test_what_is_fitted_to_kept_rows_holds_for_others() -> None:
     """A kept row is not its own neighbour, or distances on the replay would be lower than they ever are again."""
     joint, kept = fitted()
     doubts = []
-    for x in (torch.cat([k.positions for k in kept]), rings(seed=2)[0]):
+    for x, _ in (rings(seed=1), rings(seed=2)):
         logs = joint.experts(joint.pairs([evidence_of(k, x) for k in kept]))
         doubts.append(-logs.max(axis=0).mean())
     assert doubts[1] < 2 * doubts[0]
 
 
 def test_an_only_row_of_a_class_is_no_evidence_and_no_error() -> None:
-    kept = KeptRows(torch.tensor([[0.0, 0.0], [5.0, 0.0], [5.0, 1.0]]), torch.tensor([0, 1, 1]))
-    own = evidence_of(kept, kept.positions)
+    rows, label = torch.tensor([[0.0, 0.0], [5.0, 0.0], [5.0, 1.0]]), torch.tensor([0, 1, 1])
+    own = evidence_of(KeptRows.of(rows, label), rows)
     assert np.isnan(own.distances[0, 0])  # type: ignore[index]
-    scaler = EvidenceScaler.fit(own, kept.labels.numpy())
+    scaler = EvidenceScaler.fit(own, label.numpy())
     assert np.isfinite(scaler.transform(own)).all()
 
 
 def test_a_scaler_fitted_without_distances_ignores_them() -> None:
-    kept = KeptRows(*(torch.from_numpy(np.asarray(part)) for part in rings(seed=1)))
-    evidence = evidence_of(kept, kept.positions)
-    without = EvidenceScaler.fit(replace(evidence, distances=None), kept.labels.numpy())
+    x, label = rings(seed=1)
+    evidence = evidence_of(KeptRows.of(x, torch.from_numpy(label)), x)
+    without = EvidenceScaler.fit(replace(evidence, distances=None), label)
     assert not without.near
     assert len(without.scale) == without.transform(evidence).shape[1]
 
@@ -73,5 +72,5 @@ def test_a_scaler_fitted_without_distances_ignores_them() -> None:
 def test_a_common_offset_changes_nothing() -> None:
     x, label = rings(seed=1)
     labels = torch.from_numpy(label)
-    near, far = (KeptRows(x + offset, labels).distances(x + offset, outputs=4) for offset in (0.0, 4096.0))
+    near, far = (KeptRows.of(x + offset, labels).distances(x + offset, outputs=4) for offset in (0.0, 4096.0))
     assert torch.allclose(near, far, atol=2e-3)

@@ -199,7 +199,7 @@ def gaussian_rows(rows: int, width: int, seed: int) -> tuple[Tensor, Tensor]:
 
 def sketched(space: Space, rows: Tensor, asked: Tensor) -> np.ndarray:
     weights = gaussians((rows.T @ rows).view(1, -1), space)
-    return (space.products(asked) @ weights[0]).numpy()
+    return (weights[0] @ space.products(asked)).numpy()
 
 
 def test_it_is_the_negative_log_likelihood_of_a_gaussian() -> None:

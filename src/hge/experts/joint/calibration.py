@@ -211,7 +211,7 @@ class Calibration:
         if self._kept.get(expert.id, (-1,))[0] != version:
             rows, kept = self._rows(expert), [kept.batch for kept in expert.replay.kept]
             x, y = torch.cat([as_float(batch.x) for batch in kept])[rows], torch.cat([batch.y for batch in kept])[rows]
-            self._kept[expert.id] = version, KeptRows(self.pool.space.position(x), y)
+            self._kept[expert.id] = version, KeptRows.of(self.pool.space.position(x), y)
         return self._kept[expert.id][1]
 
     def _labels(self, expert: Expert) -> IntArray:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import log_softmax, logsumexp, softmax
+from scipy.special import log_softmax, softmax
 
 from hge.experts.joint.regression import softmax_regression
 from hge.gating.tree import FloatArray, IntArray
@@ -171,8 +171,9 @@ class JointScore:
 
     def experts(self, pairs: FloatArray) -> FloatArray:
         """Return [experts, rows]: log-probabilities of the experts alone."""
-        owner = self.pair_expert
-        return np.stack([logsumexp(pairs[:, owner == e], axis=1) for e in range(len(self.scalers))])
+        first_pair = np.searchsorted(self.pair_expert, np.arange(len(self.scalers)))
+        result: FloatArray = np.logaddexp.reduceat(pairs, first_pair, axis=1).T
+        return result
 
     def mixture(self, evidence: Sequence[Evidence], outputs: int, excluded: Sequence[int] = ()) -> FloatArray:
         """Return [rows, outputs]: class probabilities, a mean of two estimates (results/choices/joint_prototype.json).

@@ -146,10 +146,10 @@ class SketchScore(Score):
             return inputs.new_zeros(len(weights), len(inputs))
         products = self.space.products(inputs)
         if self.classes == 1:
-            return weights[:, 0] @ products.T
+            return weights[:, 0] @ products
         expert, own = torch.nonzero(weights[:, 1:, 0] < UNSUITABLE / 2, as_tuple=True)
         scores = products.new_full((len(weights), self.classes, len(inputs)), UNSUITABLE)
-        scores[expert, own] = weights[expert, 1 + own] @ products.T
+        scores[expert, own] = weights[expert, 1 + own] @ products
         return -torch.logsumexp(-scores, dim=1)
 
     @torch.no_grad()
@@ -167,10 +167,13 @@ class SketchScore(Score):
         if not self.space.fixed:
             return [x.new_zeros(len(x), len(self.weights)) for _ in gates]
         products = self.space.products(self.preprocess(x))
-        return [
-            torch.where(weights[:, 0] < UNSUITABLE / 2, products @ weights.T, torch.nan)
-            for weights in (tensors["weights"] for tensors in gates)
-        ]
+        parts = []
+        for tensors in gates:
+            own = torch.nonzero(tensors["weights"][:, 0] < UNSUITABLE / 2).flatten()
+            of_all = products.new_full((len(self.weights), len(x)), torch.nan)
+            of_all[own] = tensors["weights"][own] @ products
+            parts.append(of_all.T)
+        return parts
 
 
 def without_far_rows(rows: Tensor) -> Tensor:
@@ -196,7 +199,7 @@ def gaussians(moments: Tensor, space: Space) -> Tensor:
     >>> space = Space(shape=(1,))
     >>> rows = torch.tensor([[1.0, 0.0, -1.0], [1.0, 0.0, 1.0]], dtype=torch.float64).repeat(5000, 1)
     >>> weights = gaussians((rows.T @ rows).view(1, -1), space)
-    >>> near, far = weights[0] @ space.products(torch.tensor([[1, 0, 1.0], [1, 0, 3.0]]).double()).T
+    >>> near, far = weights[0] @ space.products(torch.tensor([[1, 0, 1.0], [1, 0, 3.0]]).double())
     >>> round(float(far - near), 2)  # half of 3² - 1²
     4.0
     """

@@ -165,8 +165,9 @@ class Space:
         return (x.flatten(1).float() - self.centre) / self.units @ (self.directions * self.spread)
 
     def products(self, rows: Tensor) -> Tensor:
-        """Return [rows, products] of projected rows."""
-        return rows.index_select(1, self.tril_columns) * rows.index_select(1, self.tril_rows)
+        """Return [products, rows] of projected rows: in this order whole lines are copied, several times as fast."""
+        lines = rows.T.contiguous()
+        return lines.index_select(0, self.tril_columns).mul_(lines.index_select(0, self.tril_rows))
 
     def products_of_square(self, square: Tensor) -> Tensor:
         """Return [..., products] from all products [..., width²], which contain each pair twice."""

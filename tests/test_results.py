@@ -11,7 +11,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from hge.experiments.jobs.plan import missing_jobs, read_jobs
 from hge.experiments.recipes import build_config
+from hge.experiments.results import read_results
 
 ROOT = Path(__file__).parent.parent
 
@@ -34,6 +36,11 @@ results = readme.results
 def test_pages_show_the_results(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     assert readme.filled(page, text) == text, "run `make results`"
+
+
+def test_what_waits_is_not_there_yet() -> None:
+    waiting = read_jobs(ROOT / "results/waiting.jsonl")
+    assert missing_jobs(waiting, read_results(ROOT / "results")) == waiting
 
 
 @pytest.mark.slow

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from helpers.small_learners import BATCHES, CLASSES, SETTINGS, learner_of
 from hge.core.config import override
 from hge.experiments.recipes import build_config
 from hge.experiments.runner import run
+from hge.learning.routing import Answerer
 
 NETWORK = 64 * 100 + 100 * 100 + 100 * 10
 PROJECTION = 64 * 32
@@ -77,3 +80,24 @@ def test_networks_are_counted_for_those_who_are_asked(by_autoencoder: dict[str, 
     sketches = PROJECTION + PRODUCTS + 5 * PRODUCTS / 32
     asked = (tree["batch"]["gate_multiply_adds"] - sketches) / each
     assert 1 <= round(asked, 3) < 5
+
+
+def test_a_joint_score_has_one_projection_and_evidence_of_all_who_are_asked() -> None:
+    learner, _ = learner_of(SETTINGS["joint"], "stacked", CLASSES)
+    for _ in learner.learn_all(BATCHES):
+        pass
+    learner.end_stream()
+    count = Answerer(learner).gate_multiply_adds
+    once, each = count(0, 1), count(1, 1) - count(0, 1)
+    assert once == learner.pool.costs().score.once > 0
+    assert each > learner.pool.costs().network
+    assert count(2, 8) == pytest.approx(once + 2 * each)
+
+
+def test_a_shortlist_looks_at_all_sketches_first() -> None:
+    learner, _ = learner_of(replace(SETTINGS["joint"], organisation="tree"), "stacked", CLASSES)
+    for _ in learner.learn_all(BATCHES):
+        pass
+    learner.end_stream()
+    costs, experts = learner.pool.costs(), len(learner.experts)
+    assert Answerer(learner).gate_multiply_adds(0, 8) == costs.score.once + costs.sketch.per_row(experts, 8)

@@ -123,6 +123,16 @@ def test_an_expert_is_not_doubted_because_of_the_batch_that_created_it() -> None
     assert belief.counts[0, 1].tolist() == [0.0, 64.0]
 
 
+def test_what_created_an_expert_fades_with_its_own_batches_and_ends_with_those_of_another() -> None:
+    belief = StreamBelief(observers=1)
+    belief.learned(0, np.zeros((1, 32), int), experts=2)
+    created = belief.first.sum()
+    belief.learned(0, np.zeros((1, 32), int), experts=2)
+    assert 0 < belief.first.sum() < created
+    belief.learned(1, np.zeros((1, 32), int), experts=2)
+    assert belief.first.sum() == 0
+
+
 def test_rows_of_a_new_task_are_not_taken_for_a_mixture() -> None:
     """Each expert is known surely, and chosen for a third of the rows that no expert accepts."""
     belief, rng = informed(0, right=1.0), np.random.default_rng(3)

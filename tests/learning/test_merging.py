@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from helpers.small_learners import MLP, SETTINGS, learner_of
 from hge import GatedExperts
 from hge.core.events import ExpertsMerged
 from hge.core.types import Batch
@@ -123,6 +125,13 @@ def test_experts_that_guess_are_not_merged() -> None:
     for start in range(0, len(stream), ROWS):
         model.partial_fit(stream.x[start : start + ROWS], stream.y[start : start + ROWS])
     assert not [event for event in model.events_ if isinstance(event, ExpertsMerged) and event.loss > 0.1]
+
+
+def test_experts_are_merged_on_request_where_nothing_else_refers_to_them() -> None:
+    asked = replace(SETTINGS["sticky"], merge_experts=True)
+    assert learner_of(asked, "eager", MLP)[0].merging is not None
+    for config in (SETTINGS["sticky"], replace(asked, organisation="tree"), replace(asked, joint=True)):
+        assert learner_of(config, "eager", MLP)[0].merging is None
 
 
 def test_a_merged_expert_has_no_node_and_no_probation() -> None:

@@ -46,5 +46,7 @@ def front(accepted: Sequence[bool]) -> int:
 
     >>> front([True, True, False, True, False, False, False, False, True])
     5
+    >>> front([True, False]), front([False, True])
+    (1, 0)
     """
     return max((n for n in range(1, len(accepted) + 1) if 2 * sum(accepted[:n]) > n), default=0)

@@ -129,6 +129,10 @@ def _changes(node: ast.expr | ast.stmt) -> Iterator[str]:
             node.value = value + 1 if value in range(8) else 2 * value
             yield f"{value} -> {node.value}"
             node.value = value
+        case ast.Return(value=ast.Constant(value=bool() as truth) as result):
+            result.value = not truth  # None would be as good as False
+            yield f"returns {result.value}"
+            result.value = truth
         case ast.Return(value=ast.expr() as result) if not (isinstance(result, ast.Constant) and result.value is None):
             node.value = ast.copy_location(ast.Constant(None), result)
             yield "returns None"

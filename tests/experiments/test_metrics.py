@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hge.core.events import ExpertCreated
+from hge.core.events import ExpertCreated, ExpertPromoted
 from hge.data.scenarios import Part, Source, Task
 from hge.data.transforms import AsIs
 from hge.experiments.metrics import Ledger, Switches, evaluate, expected_calibration_error
@@ -59,6 +59,13 @@ def test_more_than_five_experts_in_a_task_is_a_runaway() -> None:
     assert not ledger_of("A" * 9, {step: step for step in range(1, 6)}).runaway
     assert ledger_of("A" * 9, {step: step for step in range(1, 7)}).runaway
     assert not ledger_of("AAAAABBBBB", {step: step for step in range(2, 8)}).runaway
+
+
+def test_promotion_takes_from_an_experts_creation_to_its_own_promotion() -> None:
+    ledger = ledger_of("AAABBBBB", {4: 1, 5: 2})
+    assert ledger.promotion_delay is None
+    ledger.observe(1, Step(8, 0, 1.0, 2.0, False, 1, ()), [ExpertPromoted(8, expert=1, rate=1.0, parent=0)])
+    assert ledger.promotion_delay == 4
 
 
 def test_visits_are_the_runs_of_one_task() -> None:

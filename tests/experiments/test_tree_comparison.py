@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -51,7 +52,8 @@ def test_every_task_must_be_visited(tmp_path: Path) -> None:
 
 def test_progress_counts_every_batch_that_is_trained_on_or_scored(tmp_path: Path) -> None:
     told: list[tuple[int, int, str]] = []
-    organise(replace(SHORT, epochs=2), tmp_path, lambda *what: told.append(what), orders=2)
+    result = organise(replace(SHORT, epochs=2), tmp_path, lambda *what: told.append(what), orders=2)
+    assert json.loads((tmp_path / "result.json").read_text())["organisation"] == result["organisation"]
     batches = [(done, total) for done, total, phase in told if phase != "orders"]
     assert batches == [(done, len(batches)) for done in range(1, len(batches) + 1)]
     assert [phase for phase, _ in groupby(phase for _, _, phase in told)] == ["training", "scoring", "orders"]

@@ -13,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 from hge.gating.order_search import (
     OwnedBatches,
     TreeFigures,
+    figures,
     flat_tree,
     lca_tree,
     search_upper,
@@ -20,7 +21,7 @@ from hge.gating.order_search import (
     tree_figures,
 )
 from hge.gating.promotion import Organisation, Probation, frequent_paths, lowest_common_ancestor, promote_lca
-from hge.gating.tree import ROOT, FloatArray, Tree
+from hge.gating.tree import ROOT, FloatArray, Routes, Tree
 
 COVERAGE = 0.98
 
@@ -161,6 +162,12 @@ def test_owners_count_equally_however_many_batches_they_have() -> None:
     assert found.accuracy == 50, "three of four batches are right, one of two owners"
 
 
+def test_what_owners_cost_counts_equally_too() -> None:
+    scores = np.array([[0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, np.inf]])
+    routes = Routes(np.zeros(4, np.int64), np.zeros(4, np.int64), scores)
+    assert figures(routes, np.array([0, 0, 0, 1])).experts_queried == (2 + 1) / 2
+
+
 def test_upper_covers_as_many_paths_as_it_is_told() -> None:
     batches = clustered(np.random.default_rng(0), 3, 4)
     order = np.random.default_rng(1).permutation(12).tolist()
@@ -194,8 +201,8 @@ def test_trees_that_differ_little_are_correlated_and_equal_ones_are_not(
     accuracies: list[float], correlation: float
 ) -> None:
     found = [TreeFigures(accuracy, 3.3 - 0.1 * place) for place, accuracy in enumerate(accuracies)]
-    for figures in (found, [TreeFigures(f.experts_queried, f.accuracy) for f in found]):
-        rows = statistics(figures)
+    for found_figures in (found, [TreeFigures(f.experts_queried, f.accuracy) for f in found]):
+        rows = statistics(found_figures)
         assert rows["accuracy"]["pcc"] == pytest.approx(correlation)
         assert rows["experts_queried"]["scc"] == pytest.approx(correlation)
 

@@ -108,6 +108,15 @@ def test_one_task_needs_one_expert() -> None:
     assert events == []
 
 
+def test_a_loss_that_never_changes_is_within_its_bound() -> None:
+    """A deviation of zero puts the bound at the loss itself."""
+    pool = ScriptedPool()
+    pool.extra_loss = {step: -0.01 * (step % 3) for step in range(9)}
+    learner, events = learn("A" * 9, pool=pool)
+    assert learner.experts[0].losses.deviation == pytest.approx(0, abs=1e-12)
+    assert not of_kind(events, BatchSetAside)
+
+
 def test_new_task_is_set_aside_reviewed_and_given_an_expert() -> None:
     learner, events = learn("AAAAAA" + "BBB")
     assert [type(e) for e in events] == [BatchSetAside] * 3 + [LossReviewed, ExpertCreated, ExpertChanged]

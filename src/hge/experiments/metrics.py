@@ -192,6 +192,8 @@ def expected_calibration_error(confidence: FloatArray, right: npt.NDArray[Any]) 
     0.0
     >>> expected_calibration_error(np.array([1.0, 1.0, 0.5, 0.5]), np.array([True, False, True, False]))
     25.0
+    >>> expected_calibration_error(np.array([1.0, 0.0]), np.array([False, True]))  # opposite errors do not cancel
+    100.0
     """
     number = np.minimum((confidence * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
     return float(100 * np.abs(np.bincount(number, weights=confidence - right)).sum() / len(right))

@@ -60,7 +60,7 @@ class Shortlist:
         (cif100-20, single samples: 45.8 with 18 of 20 queried, 49.7 with all).
         """
         length = self.batch if 2 * rows > self.batch_rows else self.row
-        return length if 0 < 2 * length <= experts else experts
+        return length if length and 2 * length <= experts else experts
 
     def choose(self, sketches: FloatArray, rows: int) -> npt.NDArray[np.bool_]:
         """Return [experts, groups]: whether an expert is queried, by the sketches of groups of `rows` rows each.

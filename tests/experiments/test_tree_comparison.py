@@ -57,3 +57,11 @@ def test_progress_counts_every_batch_that_is_trained_on_or_scored(tmp_path: Path
     batches = [(done, total) for done, total, phase in told if phase != "orders"]
     assert batches == [(done, len(batches)) for done in range(1, len(batches) + 1)]
     assert [phase for phase, _ in groupby(phase for _, _, phase in told)] == ["training", "scoring", "orders"]
+
+
+@pytest.mark.slow
+def test_a_costly_score_is_also_asked_of_a_shortlist(tmp_path: Path) -> None:
+    result = organise(override(SHORT, "score.name=autoencoder"), tmp_path, orders=2)
+    all_asked, few = (result["organisation"][name] for name in ("ge", "shortlist"))
+    assert few["experts_queried"] < all_asked["experts_queried"] == 5
+    assert 0 < few["accuracy"] <= 100

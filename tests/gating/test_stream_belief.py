@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from hge.gating.stream_belief import REMEMBERED, StreamBelief
+from hge.gating.stream_belief import CONTINUES, REMEMBERED, SETTLED, STAYS, StreamBelief
 
 EXPERTS = 3
 
@@ -57,6 +57,19 @@ def test_rows_set_aside_predict_until_an_expert_accepts() -> None:
     assert (belief.posterior(both(choices), EXPERTS).argmax(axis=0) == EXPERTS).mean() > 0.9
     belief.learned(1, both(np.ones(32, int)), EXPERTS)
     assert belief.posterior(both(choices), EXPERTS)[EXPERTS].max() == 0
+
+
+def test_a_belief_by_hand() -> None:
+    """Two experts, an observer that has chosen nothing yet, and two rows set aside for which it chose the first."""
+    belief = StreamBelief(observers=1)
+    belief.set_aside(np.array([[0, 0]]), experts=2, chance=0.5)
+    switched = (1 - STAYS) / (1 - STAYS + STAYS * 0.5)
+    likelihood = np.array([1 + 1 / 2, 1 / 2, 2 + 1 / 2 + 1 / 2]) / np.array([2, 2, 2 + 2])  # of a choice of the first
+    one = STAYS * np.array([1 - switched, 0, switched]) + (1 - STAYS) * np.array([1 / 2, 1 / 2, 0])
+    many = np.array([1 / 2, 1 / 2, 0])
+    mixed = (1 - CONTINUES) * (1 - SETTLED * switched)
+    expected = ((1 - mixed) * one + mixed * many) * likelihood
+    assert_allclose(belief.posterior(np.array([[0]]), experts=2)[:, 0], expected / expected.sum())
 
 
 @pytest.mark.parametrize(("chances", "believed"), [([0.05], 0), ([0.05, 0.05**2], EXPERTS), ([0.0], EXPERTS)])

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 
 from helpers.manifests import sealed
 from helpers.places import GOLDEN
-from helpers.small_learners import BATCHES, MLP, SETTINGS, learner_of
+from helpers.small_learners import BATCHES, MLP, SETTINGS, learner_of, through_json
 from hge import GatedExperts
 from hge.core.own_folder import MARKER
 from hge.experiments.recipes import build_config
 from hge.experiments.runner import run
 from hge.learning.checkpoint import CheckpointError, Checkpoints, forget_checkpoints, read_checkpoint
+from hge.learning.manifest_check import check_learner
 from hge.learning.state import Snapshot, restore, take_snapshot
 
 
@@ -238,6 +239,22 @@ def test_a_manifest_that_lacks_something_is_refused_whatever_it_is(tmp_path: Pat
                 path.write_text(sealed(odd))
                 with suppress(ValueError):  # and nothing else
                     GatedExperts.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ([[-1, -1], [7, 0]], "got expert 7, expected one of 1"),
+        ([[-1, -1], [0, 1]], "got node 1 as the parent of node 1, expected one before it"),
+    ],
+)
+def test_a_tree_of_what_is_not_there_is_refused(tree: list[list[int]], message: str) -> None:
+    learner, _ = learner_of(SETTINGS["tree"], "eager", MLP)
+    learner.learn(BATCHES[0])
+    facts = through_json(learner.snapshot()).facts
+    check_learner(facts)
+    with pytest.raises(ValueError, match=message):
+        check_learner(facts | {"organisation": facts["organisation"] | {"tree": tree}})
 
 
 def test_another_life_in_the_same_folder_changes_nothing_of_the_old_one(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ def test_far_rows_are_counted_by_the_estimator_and_saved(tmp_path: Any) -> None:
     spoiled[::16] = 1e6
     model.partial_fit(spoiled, y[:64])
     assert model.rows_limited_ == 4
+    assert [event.rows for event in model.events_ if isinstance(event, RowsLimited)]  # said at once, not at the end
     model.save(tmp_path / "model")
     assert GatedExperts.load(tmp_path / "model").rows_limited_ == 4
 

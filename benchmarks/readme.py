@@ -163,9 +163,11 @@ def results(stem: str, method: str, recipe: str, seeds: int = 5) -> list[dict[st
 
 def of_seeds(stem: str, seeds: int) -> list[dict[str, Any]]:
     """Return the results of a stem's files, one per seed, all from committed trees."""
-    found = [json.loads((ROOT / f"results/{stem}-seed{seed}.json").read_text()) for seed in range(seeds)]
-    for seed, protocol in enumerate(result["protocol"] for result in found):
-        assert protocol["seed"] == seed
+    files = sorted((ROOT / "results").glob(f"{stem}-seed*.json"))
+    assert len(files) == seeds, f"{stem}: got {len(files)} seeds, expected {seeds}"
+    found = [json.loads(file.read_text()) for file in files]
+    for file, protocol in zip(files, (result["protocol"] for result in found), strict=True):
+        assert file.stem.endswith(f"-seed{protocol['seed']}")
         assert protocol["commit"] != "unknown"
         assert not protocol["commit"].endswith("+"), "a result comes from a committed tree"
         assert "earlier_commits" not in protocol, "and from one of them"
@@ -175,9 +177,9 @@ def of_seeds(stem: str, seeds: int) -> list[dict[str, Any]]:
 def digits_table() -> str:
     """Results without task labels, on digits."""
     lines = [
-        "| scenario | method | recipe | accuracy, single samples | accuracy, batches of 32 | gate, single samples "
+        "| scenario | method | recipe | seeds | accuracy, single samples | accuracy, batches of 32 | gate, single samples "
         "| experts | false / missed switches |",
-        "|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for scenario in DIGITS:
         for method, recipe in METHODS:
@@ -186,7 +188,9 @@ def digits_table() -> str:
             figures = [spread([r[key] for r in runs]) for key in keys]
             experts = ", ".join(str(n) for n in sorted({r["experts"] for r in runs}))
             switches = " / ".join(str(sum(r[f"switches_{kind}"] for r in runs)) for kind in ("false", "missed"))
-            lines.append(f"| {scenario} | {method} | {recipe} | {' | '.join(figures)} | {experts} | {switches} |")
+            seeds = "{} to {}".format(*(f([r["protocol"]["seed"] for r in runs]) for f in (min, max)))
+            about = f"{scenario} | {method} | {recipe} | {seeds}"
+            lines.append(f"| {about} | {' | '.join(figures)} | {experts} | {switches} |")
     return "\n".join(lines)
 
 

@@ -215,6 +215,24 @@ def test_what_was_read_is_kept_only_as_far_as_it_is_used(monkeypatch: pytest.Mon
     np.testing.assert_array_equal(calibration.joint.weights, at_once.joint.weights)  # type: ignore[union-attr]
 
 
+def test_only_what_changed_is_read_again_and_rows_once_for_all_experts(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, experts = four_experts()
+    calibration, read = Calibration(pool, experts), []
+    calibration.fit()
+    evidence = pool.evidence
+
+    def spy(ids: Any, x: torch.Tensor) -> Any:
+        read.append((list(ids), len(x)))
+        return evidence(ids, x)
+
+    batch = experts[1].replay.kept[0].batch
+    experts[1].losses.update(pool.train(1, batch, 100))
+    monkeypatch.setattr(pool, "evidence", spy)
+    calibration.fit()
+    own, others, of_all = ([1], 96), [([1], 96)] * 3, ([0, 1, 2, 3], 96)
+    assert sorted(read) == sorted([own, *others, of_all])
+
+
 def test_images_in_bytes_and_in_numbers_beside_each_other_mean_the_same() -> None:
     pool, experts = four_experts()
     for expert in experts:

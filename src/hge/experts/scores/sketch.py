@@ -166,11 +166,13 @@ class SketchScore(Score):
         """Return [rows, models]: scores under all classes together, then each; NaN for classes it does not have."""
         if not self.space.fixed:
             return [x.new_zeros(len(x), len(self.weights)) for _ in gates]
-        products = self.space.products(self.preprocess(x))
-        return [
-            torch.where(weights[:, 0] < UNSUITABLE / 2, products @ weights.T, torch.nan)
-            for weights in (tensors["weights"] for tensors in gates)
-        ]
+        products, found = self.space.products(self.preprocess(x)), []
+        for weights in (tensors["weights"] for tensors in gates):
+            own = torch.nonzero(weights[:, 0] < UNSUITABLE / 2).flatten()  # few of many classes
+            scores = products.new_full((len(x), len(weights)), torch.nan)
+            scores[:, own] = products @ weights[own].T
+            found.append(scores)
+        return found
 
 
 def without_far_rows(rows: Tensor) -> Tensor:

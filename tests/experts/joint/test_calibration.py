@@ -157,12 +157,12 @@ def test_it_is_fitted_as_experts_grow_and_only_what_changed_is_looked_at(
     calibration.fit()
 
 
-def test_without_a_joint_there_is_neither_mixture_nor_unknown() -> None:
+def test_without_a_joint_there_is_no_mixture_and_without_a_memory_either_no_novelty() -> None:
     X, y = rows()
     with pytest.raises(ValueError, match="mixture: got True, expected joint=True"):
         GatedExperts(mixture=True).fit(X[:64], y[:64])
-    plain = GatedExperts(epochs=1).fit(X[:64], y[:64])
-    with pytest.raises(ValueError, match=r"unknown: .* expected learner\.joint=true"):
+    plain = GatedExperts(epochs=1, memory_rows=0).fit(X[:64], y[:64])
+    with pytest.raises(ValueError, match=r"unknown: got neither .* expected memory_rows above 0 or joint=True"):
         plain.predict_unknown(X[:4])
     with pytest.raises(ValueError, match="mixture"):
         Answerer(plain.learner_).mixture(torch.from_numpy(X[:4]).float(), 2)

@@ -133,7 +133,8 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
             call.
         memory_rows : int, default=1000
             Rows that each expert keeps. They are rehearsed; at prediction the nearest of them and a linear model are
-            pooled with the network, by how right each has been. 0: the network alone.
+            pooled with the network, by how right each has been, and tell rows unlike anything learned. 0: the network
+            alone.
         label_evidence : bool, default=True
             In training, count labels that an expert was not trained on against it, and let any expert that accepts a
             batch be trained on it, not only the gate's choice.

@@ -85,6 +85,22 @@ def check_targets(y: Any, x: FloatRows) -> Labels:
     return found
 
 
+def check_mark(mark: Any, classes: Labels) -> Labels:
+    """Return what stands for "no known class" among labels, -1 or "unknown" by default; it must be of their kind.
+
+    >>> check_mark(None, np.array(["cat", "dog"])).item(), check_mark(None, np.array([0, 1])).item()
+    ('unknown', -1)
+    """
+    texts = bool(len(classes)) and isinstance(classes[0], str)
+    chosen = ("unknown" if texts else -1) if mark is None else mark
+    found: Labels = np.array(chosen, dtype=object if classes.dtype == object else None)
+    if found.ndim or isinstance(chosen, str) != texts or found.dtype.kind not in "biufUO":
+        raise ValueError(f"unknown: got {chosen!r}, expected a {'text' if texts else 'number'}, as the labels are")
+    if chosen in classes.tolist():
+        raise ValueError(f"unknown: got {chosen!r}, which is a label; expected another value")
+    return found
+
+
 def _refuse_texts_among_others(y: Any) -> None:
     """Raise an error if only some labels are texts: numpy would make texts of all, so that 0 is learned as '0'."""
     mixed = isinstance(y, list | tuple) or (isinstance(y, np.ndarray) and y.dtype == object)

@@ -32,3 +32,15 @@ def unknown(surprise: FloatArray, doubt: FloatArray, usual_doubt: float) -> Floa
     array([0., 1., 6.])
     """
     return np.maximum(surprise, 0.0) + doubt / max(usual_doubt, 1e-9)
+
+
+def far_or_doubtful(far: FloatArray, doubt: FloatArray, usual_doubt: float) -> FloatArray:
+    """Return [rows]: novelty of each row if rows are remembered; `far` is that among the remembered rows.
+
+    The doubt is fitted to remembered rows, and lower for them than for new ones. Only its order of magnitude counts, or
+    a threshold set by remembered rows would be too low for new ones (results/choices/novelty.json).
+
+    >>> far_or_doubtful(np.array([-1.0, 3.0]), np.array([0.0, 0.7]), usual_doubt=0.7).round(2)
+    array([-1.  ,  3.69])
+    """
+    return far + np.log1p(doubt / max(usual_doubt, 1e-9))

@@ -11,11 +11,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from hge.experts.companions.companion import flat
 from hge.experts.joint.calibration import Calibration
 from hge.experts.pool import ExpertPool, scorer, sketcher
 from hge.experts.scores import UNSUITABLE
 from hge.gating.tree import FloatArray, IntArray, Routes
-from hge.learning.novelty import surprise, unknown
+from hge.learning.novelty import far_or_doubtful, surprise, unknown
 from hge.learning.online import Routing
 from hge.learning.window_routing import follow
 
@@ -127,18 +128,36 @@ class Answerer:
         return np.concatenate([joint.mixture(evidence, outputs, silent) for evidence in parts])
 
     def usual_novelty(self) -> FloatArray:
-        """Return the novelty of all replay rows, sorted; computed again only after further training."""
+        """Return the novelty of remembered rows, sorted; computed again only after further training."""
         experts, calibration = self.learner.experts, self.calibration
         version = (0 if calibration is None else calibration.trained_at_fit, *(e.batches_trained for e in experts))
         if self._usual_novelty is None or self._usual_novelty[0] != version:
-            rows = torch.cat([kept.batch.x for expert in experts for kept in expert.replay.kept])
-            self._usual_novelty = version, np.sort(self.unknown(rows))
+            self._usual_novelty = version, np.sort(self._of_remembered())
         return self._usual_novelty[1]
 
+    def _of_remembered(self) -> FloatArray:
+        """Return the novelty of remembered rows, each compared with the others."""
+        memory, experts = self.learner.memory, self.learner.experts
+        rows = torch.cat([kept.batch.x for expert in experts for kept in expert.replay.kept])
+        if memory is None:
+            return self.unknown(rows)
+        remembered = memory.row_novelty
+        if not len(remembered.usual):  # no two rows differ: nothing but a row like these is known
+            return np.zeros(1)
+        return self._with_doubt(
+            torch.from_numpy(remembered.compared).view(-1, *rows.shape[1:]).to(rows), remembered.usual
+        )
+
     def unknown(self, x: Tensor) -> FloatArray:
-        """Return [rows]: novelty, higher for rows less like anything learned; requires the joint score."""
+        """Return [rows]: novelty, higher for rows less like anything learned; requires a memory or the joint score."""
+        memory = self.learner.memory
+        if memory is not None:
+            far = np.concatenate([memory.row_novelty(flat(x[part])) for part in _parts(x)])
+            return self._with_doubt(x, far)
         if self.calibration is None or self.calibration.joint is None:
-            raise ValueError("unknown: got a learner without a joint score, expected learner.joint=true")
+            raise ValueError(
+                "unknown: got neither a memory nor a joint score, expected memory_rows above 0 or joint=True"
+            )
         routes, device = self.route(x, "sample"), self.learner.pool.device
         own, usual = np.empty(len(x)), {}
         for e in np.unique(routes.expert):
@@ -148,6 +167,14 @@ class Answerer:
                 own[part] = self.learner.pool.scores([int(e)], mine)[0]
         doubt = routes.scores[routes.expert, np.arange(len(x))]
         return unknown(surprise(own, routes.expert, usual), doubt, self.calibration.joint.usual_doubt)
+
+    def _with_doubt(self, x: Tensor, far: FloatArray) -> FloatArray:
+        """Return [rows]: novelty among the remembered rows, with the doubt of the joint score if there is one."""
+        if self.calibration is None or self.calibration.joint is None:
+            return far
+        routes = self.route(x, "sample")
+        doubt = routes.scores[routes.expert, np.arange(len(x))]
+        return far_or_doubtful(far, doubt, self.calibration.joint.usual_doubt)
 
     @property
     def calibration(self) -> Calibration | None:

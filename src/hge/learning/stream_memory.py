@@ -15,6 +15,7 @@ from hge.core.randomness import Keys
 from hge.core.types import Batch
 from hge.experts.companions.companion import Companion, flat
 from hge.experts.companions.nearest import LabelledRows, NearestRows, common_scale
+from hge.experts.companions.row_novelty import RowNovelty
 from hge.experts.networks import Shape
 from hge.experts.pool import ExpertPool
 from hge.experts.replay import Expert
@@ -48,6 +49,7 @@ class StreamMemory:
         self.belief = StreamBelief(observers=2)
         """Its observers are the gate, and the nearest of all experts' rows."""
         self._owners: LabelledRows | None = None
+        self._row_novelty: RowNovelty | None = None
         self.rows_limited = 0
         """Number of rows that were too far from the others of their expert, and were clipped."""
         self.classes = 0
@@ -62,7 +64,7 @@ class StreamMemory:
         self.classes = max(self.classes, int(y.max()) + 1)
         own = self.companions.setdefault(expert.id, Companion(x.shape[1], self.rows))
         self.rows_limited += own.learn(x, y, self._network(expert.id, batch.x, self.classes))
-        self._owners = None
+        self._owners = self._row_novelty = None
 
     def rehearse(self, expert: Expert, batch: Batch, step: int) -> None:
         """Train an expert's network further on the batch and on remembered rows: often while it is young."""
@@ -105,6 +107,13 @@ class StreamMemory:
             belief.met_later(expert, self._choices(x, experts, places, without))
 
     @property
+    def row_novelty(self) -> RowNovelty:
+        """All remembered rows, to recognise rows that are like none of them."""
+        if self._row_novelty is None:
+            self._row_novelty = RowNovelty({expert: own.nearest for expert, own in self.companions.items()})
+        return self._row_novelty
+
+    @property
     def rows_kept(self) -> int:
         """Number of rows that the companions remember."""
         return sum(len(own.nearest) for own in self.companions.values())
@@ -113,7 +122,7 @@ class StreamMemory:
         """Forget an expert in whose place there is another, which was trained on its replay."""
         self.companions.pop(expert, None)
         self.belief.merged(expert, into)
-        self._owners = None
+        self._owners = self._row_novelty = None
 
     def choices(self, x: Tensor, experts: int) -> IntArray:
         """Return [2, rows]: the experts chosen by the gate, newcomers included, and by the nearest of all rows."""

@@ -157,12 +157,12 @@ def test_it_is_fitted_as_experts_grow_and_only_what_changed_is_looked_at(
     calibration.fit()
 
 
-def test_without_a_joint_there_is_neither_mixture_nor_unknown() -> None:
+def test_without_a_joint_there_is_no_mixture_and_without_a_memory_either_no_novelty() -> None:
     X, y = rows()
     with pytest.raises(ValueError, match="mixture: got True, expected joint=True"):
         GatedExperts(mixture=True).fit(X[:64], y[:64])
-    plain = GatedExperts(epochs=1).fit(X[:64], y[:64])
-    with pytest.raises(ValueError, match=r"unknown: .* expected learner\.joint=true"):
+    plain = GatedExperts(epochs=1, memory_rows=0).fit(X[:64], y[:64])
+    with pytest.raises(ValueError, match=r"unknown: got neither .* expected memory_rows above 0 or joint=True"):
         plain.predict_unknown(X[:4])
     with pytest.raises(ValueError, match="mixture"):
         Answerer(plain.learner_).mixture(torch.from_numpy(X[:4]).float(), 2)
@@ -213,6 +213,24 @@ def test_what_was_read_is_kept_only_as_far_as_it_is_used(monkeypatch: pytest.Mon
         assert sum(columns.shape[1] for _, columns in each.columns.values()) == 4 * len(each.joint.mean)
         assert all(columns.base is None for _, columns in each.columns.values()), "a view would keep all of it"
     np.testing.assert_array_equal(calibration.joint.weights, at_once.joint.weights)  # type: ignore[union-attr]
+
+
+def test_only_what_changed_is_read_again_and_rows_once_for_all_experts(monkeypatch: pytest.MonkeyPatch) -> None:
+    pool, experts = four_experts()
+    calibration, read = Calibration(pool, experts), []
+    calibration.fit()
+    evidence = pool.evidence
+
+    def spy(ids: Any, x: torch.Tensor) -> Any:
+        read.append((list(ids), len(x)))
+        return evidence(ids, x)
+
+    batch = experts[1].replay.kept[0].batch
+    experts[1].losses.update(pool.train(1, batch, 100))
+    monkeypatch.setattr(pool, "evidence", spy)
+    calibration.fit()
+    own, others, of_all = ([1], 96), [([1], 96)] * 3, ([0, 1, 2, 3], 96)
+    assert sorted(read) == sorted([own, *others, of_all])
 
 
 def test_images_in_bytes_and_in_numbers_beside_each_other_mean_the_same() -> None:

@@ -47,7 +47,7 @@ class LabelledRows:
         `places`: where these rows are among those remembered; each is left out for itself.
         """
         if self._measured is None:
-            scale = self._scale() if self.scale is None else self.scale
+            scale = self.usual_scale() if self.scale is None else self.scale
             self._measured = scale, _with_squares(self.x, scale)
         scale, known = self._measured
         rows = _with_squares(x, scale)
@@ -65,7 +65,8 @@ class LabelledRows:
         shares: FloatArray = votes / votes.sum(axis=1, keepdims=True)
         return shares
 
-    def _scale(self) -> FloatRows:
+    def usual_scale(self) -> FloatRows:
+        """Return the scale of these rows: their medians, and the units of their inputs."""
         rows = torch.from_numpy(self.x).double()  # distances of rows far from 0 would be lost to rounding
         scale: FloatRows = torch.stack([rows.median(0).values, 1 / units_of(rows)]).float().numpy()
         return scale
@@ -96,7 +97,7 @@ class NearestRows(LabelledRows):
         if len(y):
             self._replace(x, y)
         if self.scale is None and len(self) >= ROWS_FOR_SCALE:
-            self.scale, self._measured = self._scale(), None
+            self.scale, self._measured = self.usual_scale(), None
 
     def state(self) -> dict[str, Tensor]:
         """Return the rows, their labels and order, and the scale."""

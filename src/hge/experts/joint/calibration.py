@@ -83,10 +83,9 @@ class Calibration:
         labels = [self._labels(e) for e in known]
         expert = np.repeat([e.id for e in known], [len(own) for own in labels])
         rows = _sample_rows(len(expert), budget.rows)
-        columns = [
-            np.concatenate([self._transformed(e, owner, len(r.scale)) for owner in known])[rows]
-            for e, r in zip(known, scalers, strict=True)
-        ]
+        for owner in known:
+            self._read_replay(known, owner, [len(scaler.scale) for scaler in scalers])
+        columns = [np.concatenate([self.columns[e.id, owner.id][1] for owner in known])[rows] for e in known]
         read = np.concatenate(columns, axis=1, dtype=np.float64)
         label = np.concatenate(labels)[rows]
         self.joint = fit_joint(scalers, read, expert[rows], label, budget.iterations, self.pool.device)
@@ -168,30 +167,30 @@ class Calibration:
     def _scaler(self, expert: Expert) -> EvidenceScaler:
         version = expert.batches_trained
         if self._scalers.get(expert.id, (-1,))[0] != version:
-            self._scalers[expert.id] = (
-                version,
-                EvidenceScaler.fit(self._evidence_on_replay(expert, expert), self._labels(expert)),
-            )
+            (own,) = self._evidence_on_replay([expert], expert)
+            self._scalers[expert.id] = version, EvidenceScaler.fit(own, self._labels(expert))
         return self._scalers[expert.id][1]
 
-    def _transformed(self, expert: Expert, owner: Expert, columns: int) -> FloatArray:
-        """Return the leading columns of an expert's evidence on another's rows; fewer if there are more experts."""
-        key, version = (expert.id, owner.id), (expert.batches_trained, owner.batches_trained)
-        known, read = self.columns.get(key, (None, None))
-        if read is None or known != version:
-            read = self._scaler(expert).transform(self._evidence_on_replay(expert, owner)).astype(np.float32)
-        self.columns[key] = version, np.ascontiguousarray(read[:, :columns])
-        return self.columns[key][1]
+    def _read_replay(self, experts: Sequence[Expert], owner: Expert, columns: Sequence[int]) -> None:
+        """Keep the leading columns of all experts' evidence on the rows of one; fewer if there are more experts.
 
-    def _evidence_on_replay(self, expert: Expert, owner: Expert) -> Evidence:
-        """Return an expert's evidence on the replay rows of another."""
+        It is computed for those experts for which it has changed, and together: most of it is the same for all.
+        """
+        versions = {e.id: (e.batches_trained, owner.batches_trained) for e in experts}
+        changed = [e for e in experts if self.columns.get((e.id, owner.id), (None,))[0] != versions[e.id]]
+        found = self._evidence_on_replay(changed, owner)
+        read = {e.id: self._scaler(e).transform(own).astype(np.float32) for e, own in zip(changed, found, strict=True)}
+        for e, leading in zip(experts, columns, strict=True):
+            own = read[e.id] if e.id in read else self.columns[e.id, owner.id][1]
+            self.columns[e.id, owner.id] = versions[e.id], np.ascontiguousarray(own[:, :leading])
+
+    def _evidence_on_replay(self, experts: Sequence[Expert], owner: Expert) -> list[Evidence]:
+        """Return the evidence of each expert on the replay rows of one."""
+        if not experts:
+            return []
         rows = torch.cat([as_float(kept.batch.x) for kept in owner.replay.kept])[self._rows(owner)]
-        found = [self._evidence([expert], part)[0] for part in torch.split(rows, ROWS_AT_ONCE)]
-        parts, logits, features = (
-            np.concatenate([getattr(e, name) for e in found]) for name in ("parts", "logits", "features")
-        )
-        distances = [e.distances for e in found if e.distances is not None]
-        return Evidence(parts, logits, features, np.concatenate(distances) if distances else None)
+        found = [self._evidence(experts, part) for part in torch.split(rows, ROWS_AT_ONCE)]
+        return [_joined(parts) for parts in zip(*found, strict=True)]
 
     def _evidence(self, experts: Sequence[Expert], x: Tensor) -> list[Evidence]:
         """Return the pool's evidence of experts, and the distances to the rows in their replay."""
@@ -222,6 +221,15 @@ class Calibration:
         """Return the indices of the replay rows of an expert that are used."""
         rows = sum(len(kept.batch) for kept in owner.replay.kept)
         return torch.from_numpy(_sample_rows(rows, -(-rows // self._stride)))
+
+
+def _joined(found: Sequence[Evidence]) -> Evidence:
+    """Return an expert's evidence on consecutive parts of rows as that on all of them."""
+    parts, logits, features = (
+        np.concatenate([getattr(e, name) for e in found]) for name in ("parts", "logits", "features")
+    )
+    distances = [e.distances for e in found if e.distances is not None]
+    return Evidence(parts, logits, features, np.concatenate(distances) if distances else None)
 
 
 def _sample_rows(rows: int, limit: int) -> IntArray:

@@ -37,6 +37,7 @@ def softmax_regression(
         return value / rows, gradient / rows
 
     with torch.no_grad():
+        # The weights of the last fit would be no better a start: a new expert's columns matter to all others.
         start = np.zeros((columns + 1) * labels)
         found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": iterations}).x
     return found[:-labels].reshape(columns, labels), found[-labels:]

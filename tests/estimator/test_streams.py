@@ -66,6 +66,27 @@ def test_a_task_like_later_ones_is_not_lost(seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_tasks_that_fade_into_each_other_are_not_lost(seed: int) -> None:
+    """No batch is refused, so that one expert has all four tasks: it must rehearse the first ones, too."""
+    rng, tasks = np.random.default_rng(seed), []
+    for task in range(4):
+        X, y = make_classification(
+            1900, 10, n_informative=8, n_classes=3, n_clusters_per_class=1, class_sep=1.5, random_state=4 * seed + task
+        )
+        tasks.append((X + rng.normal(0, 2, 10), y))
+    order, model = (0, 1, 2, 3, 0), GatedExperts()
+    for task, following in zip(order, (*order[1:], order[-1]), strict=True):
+        share = np.clip((np.arange(700) - 300) / 400, 0, 1)
+        concepts = np.where(rng.random(700) < share, following, task)
+        rows = [(int(k), int(rng.integers(1500))) for k in concepts]
+        X, y = (np.array([tasks[k][part][row] for k, row in rows]) for part in (0, 1))
+        for start in range(0, 700, ROWS):
+            model.partial_fit(X[start : start + ROWS], y[start : start + ROWS])
+    assert min(model.score(X[1500:], y[1500:]) for X, y in tasks) > 0.8
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("calls", [7, 32])
 def test_predictions_change_nothing_that_is_learned(calls: int) -> None:
     """What is computed for a prediction is used again when the same rows are learned: it must be the same."""

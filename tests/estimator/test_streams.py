@@ -87,6 +87,24 @@ def test_tasks_that_fade_into_each_other_are_not_lost(seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 3])
+def test_a_task_soon_after_another_is_noticed(seed: int) -> None:
+    """Four rules, and inputs that say which one holds. An expert of 28 batches must refuse the next one's rows."""
+    rng = np.random.default_rng(seed)
+    rules = rng.normal(size=(4, 10))
+
+    def draw(task: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
+        X = rng.normal(size=(rows, 10))
+        return np.column_stack([X, np.eye(4)[np.full(rows, task)]]), (X @ rules[task] > 0).astype(int)
+
+    model = GatedExperts()
+    for task in (0, 1, 2, 3, 0, 2):
+        model.partial_fit(*draw(task, 900))
+    assert (model.n_experts_, model.n_switches_) == (4, 5)
+    assert min(model.score(*draw(task, 300)) for task in range(4)) > 0.9
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("calls", [7, 32])
 def test_predictions_change_nothing_that_is_learned(calls: int) -> None:
     """What is computed for a prediction is used again when the same rows are learned: it must be the same."""

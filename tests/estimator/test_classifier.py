@@ -419,11 +419,11 @@ def test_interrupted_call_loses_and_repeats_nothing(monkeypatch: pytest.MonkeyPa
     model = GatedExperts().partial_fit(X[:40], y[:40])
     update, learned = LossStats.update, []
 
-    def interrupted(losses: LossStats, loss: float) -> None:
+    def interrupted(losses: LossStats, loss: float, **options: bool) -> None:
         if len(learned) == 2:
             raise KeyboardInterrupt
         learned.append(loss)
-        update(losses, loss)
+        update(losses, loss, **options)
 
     monkeypatch.setattr(LossStats, "update", interrupted)
     with pytest.raises(KeyboardInterrupt):

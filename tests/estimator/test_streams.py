@@ -66,6 +66,45 @@ def test_a_task_like_later_ones_is_not_lost(seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+def test_tasks_that_fade_into_each_other_are_not_lost(seed: int) -> None:
+    """No batch is refused, so that one expert has all four tasks: it must rehearse the first ones, too."""
+    rng, tasks = np.random.default_rng(seed), []
+    for task in range(4):
+        X, y = make_classification(
+            1900, 10, n_informative=8, n_classes=3, n_clusters_per_class=1, class_sep=1.5, random_state=4 * seed + task
+        )
+        tasks.append((X + rng.normal(0, 2, 10), y))
+    order, model = (0, 1, 2, 3, 0), GatedExperts()
+    for task, following in zip(order, (*order[1:], order[-1]), strict=True):
+        share = np.clip((np.arange(700) - 300) / 400, 0, 1)
+        concepts = np.where(rng.random(700) < share, following, task)
+        rows = [(int(k), int(rng.integers(1500))) for k in concepts]
+        X, y = (np.array([tasks[k][part][row] for k, row in rows]) for part in (0, 1))
+        for start in range(0, 700, ROWS):
+            model.partial_fit(X[start : start + ROWS], y[start : start + ROWS])
+    assert min(model.score(X[1500:], y[1500:]) for X, y in tasks) > 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 3])
+def test_a_task_soon_after_another_is_noticed(seed: int) -> None:
+    """Four rules, and inputs that say which one holds. An expert of 28 batches must refuse the next one's rows."""
+    rng = np.random.default_rng(seed)
+    rules = rng.normal(size=(4, 10))
+
+    def draw(task: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
+        X = rng.normal(size=(rows, 10))
+        return np.column_stack([X, np.eye(4)[np.full(rows, task)]]), (X @ rules[task] > 0).astype(int)
+
+    model = GatedExperts()
+    for task in (0, 1, 2, 3, 0, 2):
+        model.partial_fit(*draw(task, 900))
+    assert (model.n_experts_, model.n_switches_) == (4, 5)
+    assert min(model.score(*draw(task, 300)) for task in range(4)) > 0.9
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("calls", [7, 32])
 def test_predictions_change_nothing_that_is_learned(calls: int) -> None:
     """What is computed for a prediction is used again when the same rows are learned: it must be the same."""

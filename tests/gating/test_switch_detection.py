@@ -53,6 +53,18 @@ def test_no_bound_before_two_losses() -> None:
     assert stats.bound(4) == pytest.approx(1.05 + 4 * 0.5)
 
 
+def test_rising_weights_forget_how_an_expert_began() -> None:
+    """After 20 batches the bound must be far below that of constant weights, and the same after many."""
+    rng, rising, paper = np.random.default_rng(0), LossStats(), LossStats()
+    losses = [4.2, 2.0, *rng.uniform(0.1, 0.3, 300)]
+    for number, loss in enumerate(losses, 1):
+        rising.update(loss, rising=True)
+        paper.update(loss)
+        if number == 20:
+            assert rising.bound(4) < paper.bound(4) / 2
+    assert rising.bound(4) == pytest.approx(paper.bound(4))
+
+
 def test_signed_deviation_lets_the_bound_sink_below_a_falling_loss() -> None:
     """Reading 2 of docs/paper.md: the formula as printed refuses the expert's own data."""
     signed, absolute = LossStats(signed=True), LossStats()

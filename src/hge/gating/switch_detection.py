@@ -43,13 +43,26 @@ class LossStats:
     mean: float = 0.0
     deviation: float = 0.0
 
-    def update(self, loss: float) -> None:
-        """Update with the loss of a batch on which the expert was trained."""
+    def update(self, loss: float, *, rising: bool = False) -> None:
+        """Update with the loss of a batch on which the expert was trained.
+
+        `rising`: the first losses, those of an expert that knew nothing yet, count little. Until the average has its
+        length, the weight of a loss is in proportion to its number.
+
+        >>> first, rising = LossStats(), LossStats()
+        >>> for loss in [4.2] + 30 * [0.1]:
+        ...     first.update(loss)
+        ...     rising.update(loss, rising=True)
+        >>> round(first.bound(epsilon=4), 1), round(rising.bound(epsilon=4), 1)
+        (2.8, 0.3)
+        """
         self.count += 1
         if self.count == 1:
             self.mean = loss
             return
         step, weight = loss - self.mean, 1 - self.alpha
+        if rising:
+            weight = max(weight, 2 / (self.count + 1))
         difference = step if self.signed else abs(step)
         self.deviation += (1.0 if self.count == 2 else weight) * (difference - self.deviation)
         self.mean += weight * step

@@ -107,7 +107,7 @@ def train_all(learner: Learner, expert: Expert, entries: Iterable[RecentEntry[Ba
 
 def remember(learner: Learner, expert: Expert, entry: RecentEntry[Batch], loss: float) -> Trained:
     """Add a batch that an expert was trained on to its loss statistics and its replay."""
-    expert.losses.update(loss)
+    expert.losses.update(loss, rising=learner.memory is not None)  # with rehearsal the loss falls within a few batches
     if learner.config.label_evidence:
         expert.labels.update(entry.batch.y.tolist())
     key = learner.keys.integer("replay", entry.step, expert.id)

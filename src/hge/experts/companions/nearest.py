@@ -1,8 +1,7 @@
-"""The rows that an expert saw last, with their labels, and class probabilities from the nearest of them."""
+"""Rows that an expert was trained on, with their labels, and class probabilities from the nearest of them."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from hge.experts.companions.class_places import ClassPlaces
 from hge.experts.scores.space import units_of
 
 FloatRows = npt.NDArray[np.float32]
@@ -73,7 +73,9 @@ class LabelledRows:
 
 
 class NearestRows(LabelledRows):
-    """A memory of the latest rows of each class; their scale is determined once, when there are enough rows.
+    """A memory of rows of each class: its latest, and a sample of those before them (`ClassPlaces`).
+
+    Their scale is determined once, when there are enough rows.
 
     Classes share the capacity equally, so that one that no longer comes is not forgotten for the others.
     """
@@ -83,11 +85,11 @@ class NearestRows(LabelledRows):
         self.capacity = capacity
         self.arrival: Labels = np.empty(0, np.int64)
         """[rows] The row that came first has the lowest number."""
-        self._places: list[deque[int]] = []
-        """Of each class: where its rows are, the oldest first."""
+        self._places: list[ClassPlaces] = []
+        """Of each class: where its rows are."""
 
     def add(self, x: FloatRows, y: Labels) -> None:
-        """Remember flat rows; beyond the capacity, each replaces the oldest row of the most frequent class."""
+        """Remember flat rows; beyond the capacity, each replaces an older row of the most frequent class."""
         if not len(self):
             self.x = np.empty((0, x.shape[1]), np.float32)
         room = self.capacity - len(self)
@@ -110,38 +112,39 @@ class NearestRows(LabelledRows):
         self.scale = tensors["scale"].numpy().copy() if "scale" in tensors else None
         self._places, self._measured = [], None
         for place in self.arrival.argsort().tolist():
-            self._places_of(int(self.y[place])).append(place)
+            self._places_of(int(self.y[place])).add(place, int(self.arrival[place]))
 
     def _append(self, x: FloatRows, y: Labels) -> None:
-        for place, label in enumerate(y.tolist(), len(self)):
-            self._places_of(label).append(place)
-        self.arrival = np.concatenate([self.arrival, self._next_arrival + np.arange(len(y))])
+        arrival = self._next_arrival
+        for number, label in enumerate(y.tolist()):
+            self._places_of(label).add(len(self) + number, arrival + number)
+        self.arrival = np.concatenate([self.arrival, arrival + np.arange(len(y))])
         self.x, self.y = np.concatenate([self.x, x]), np.concatenate([self.y, y])
         self._measured = None
 
     def _replace(self, x: FloatRows, y: Labels) -> None:
-        places = []
+        places, arrival = [], self._next_arrival
         self._places_of(int(y.max()))
         sizes = [len(own) for own in self._places]
         most = max(sizes)
-        for label in y.tolist():
+        for number, label in enumerate(y.tolist()):
             crowded = label  # with the new row, its class may be the most frequent one
             if sizes[label] < most:
                 crowded = sizes.index(most)
                 sizes[crowded] -= 1
                 sizes[label] += 1
                 most = max(sizes)
-            places.append(self._places[crowded].popleft())
-            self._places[label].append(places[-1])
-        self.arrival[places] = self._next_arrival + np.arange(len(y))
+            places.append(self._places[crowded].leave())
+            self._places[label].add(places[-1], arrival + number)
+        self.arrival[places] = arrival + np.arange(len(y))
         self.x[places], self.y[places] = x, y
         if self.scale is None:
             self._measured = None
         elif self._measured is not None:
             self._measured[1][places] = _with_squares(x, self.scale)
 
-    def _places_of(self, label: int) -> deque[int]:
-        self._places += (deque() for _ in range(label + 1 - len(self._places)))
+    def _places_of(self, label: int) -> ClassPlaces:
+        self._places += (ClassPlaces() for _ in range(label + 1 - len(self._places)))
         return self._places[label]
 
     @property

@@ -9,7 +9,8 @@ consecutive parts take their place, and one of every ten rows is held out, as in
     python benchmarks/streams.py --seeds 0-2 --processes 2
     python benchmarks/streams.py stagger elec --methods GatedExperts,window-kNN,replay-MLP --out runs/streams
 
-Each stream and seed is one file: results/streams/NAME-seedN.json (or --out). Images (MNIST, KMNIST and, if it is there,
+Each stream and seed is one file: results/streams/NAME-seedN.json (or --out); methods that are not run again keep their
+figures there, each with its commit. Images (MNIST, KMNIST and, if it is there,
 Fashion-MNIST: the four idx files in NAME/raw) and recorded streams (streams/NAME.npz) are read from HGE_DATA; image
 segments, bananas and phishing from river's package, if it is installed. `make results` generates docs/streams.md.
 """
@@ -17,6 +18,7 @@ segments, bananas and phishing from river's package, if it is installed. `make r
 from __future__ import annotations
 
 import argparse
+import json
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -95,7 +97,10 @@ def run(pair: tuple[str, int], methods: list[str], out: Path, where: dict[str, A
             stream.x, stream.y, built, batch=BATCH, segments=SEGMENTS, held_out=known or HELD_OUT_EVERY
         )
     learned = BATCH + len(found.counted)
-    figures = {r.name: method_figures(r, learned) | {"rows_kept": rows_kept(built[r.name])} for r in found.methods}
+    figures = {
+        r.name: method_figures(r, learned) | {"rows_kept": rows_kept(built[r.name]), "commit": where["commit"]}
+        for r in found.methods
+    }
     retention = "held-out rows of each concept" if known else f"one of {HELD_OUT_EVERY} rows of {SEGMENTS} equal parts"
     result = {
         "kind": KIND,
@@ -118,12 +123,22 @@ def run(pair: tuple[str, int], methods: list[str], out: Path, where: dict[str, A
             **where,
         },
     }
-    write_json(out / f"{name}-seed{seed}.json", result)
+    file = out / f"{name}-seed{seed}.json"
+    result["methods"] = figures_before(file) | figures
+    write_json(file, result)
     return "\n".join(
         f"{name} {seed} {method}: {f['accuracy']:.1f}, retention {f['retention']:.1f}, "
         f"{f['cpu_seconds_per_1000_rows']:.2f} s/1000 rows" + (f", {f['experts']} experts" if "experts" in f else "")
         for method, f in figures.items()
     )
+
+
+def figures_before(file: Path) -> dict[str, Any]:
+    """Return the figures of all methods in a file of the same stream and seed, if there is one."""
+    if not file.exists():
+        return {}
+    result = json.loads(file.read_text())
+    return {name: {"commit": result["protocol"]["commit"]} | found for name, found in result["methods"].items()}
 
 
 def method_figures(result: MethodResult, learned: int) -> dict[str, Any]:

@@ -73,6 +73,16 @@ def test_a_result_has_all_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (window["rows_kept"], majority["rows_kept"]) == (200, 0)
 
 
+def test_methods_that_are_not_run_again_keep_their_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = run("short", NamedStream("two concepts", short), tmp_path, monkeypatch)["methods"]
+    benchmark.run(("short", 3), METHODS[:1], tmp_path, {"commit": "4567cdef"})
+    after = json.loads((tmp_path / "short-seed3.json").read_text())["methods"]
+    assert {name: figures["commit"] for name, figures in after.items()} == dict.fromkeys(METHODS, "0123abcd") | {
+        METHODS[0]: "4567cdef"
+    }
+    assert all(after[name] == before[name] for name in METHODS[1:])
+
+
 def test_unknown_concepts_are_replaced_by_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = run("recorded", NamedStream("recorded", recorded), tmp_path, monkeypatch)
     assert (result["concepts"], result["visits"]) == (None, None)

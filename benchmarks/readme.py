@@ -162,8 +162,8 @@ def results(stem: str, method: str, recipe: str, seeds: int = 5) -> list[dict[st
 
 
 def of_seeds(stem: str, seeds: int) -> list[dict[str, Any]]:
-    """Return the results of a stem's files, one per seed, all from committed trees."""
-    files = sorted((ROOT / "results").glob(f"{stem}-seed*.json"))
+    """Return the results of a stem's first seeds, all from committed trees."""
+    files = sorted((ROOT / "results").glob(f"{stem}-seed*.json"))[:seeds]
     assert len(files) == seeds, f"{stem}: got {len(files)} seeds, expected {seeds}"
     found = [json.loads(file.read_text()) for file in files]
     for file, protocol in zip(files, (result["protocol"] for result in found), strict=True):

@@ -54,7 +54,7 @@ class LossStats:
         ...     first.update(loss)
         ...     rising.update(loss, rising=True)
         >>> round(first.bound(epsilon=4), 1), round(rising.bound(epsilon=4), 1)
-        (2.8, 0.3)
+        (3.3, 0.3)
         """
         self.count += 1
         if self.count == 1:

@@ -163,9 +163,9 @@ def test_owners_count_equally_however_many_batches_they_have() -> None:
 
 
 def test_what_owners_cost_counts_equally_too() -> None:
-    scores = np.array([[0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, np.inf]])
+    scores = np.array([[0.0, 0.0, 0.0, 0.0], [1.0, 1.0, np.inf, np.inf]])
     routes = Routes(np.zeros(4, np.int64), np.zeros(4, np.int64), scores)
-    assert figures(routes, np.array([0, 0, 0, 1])).experts_queried == (2 + 1) / 2
+    assert figures(routes, np.array([0, 0, 1, 2])).experts_queried == pytest.approx((2 + 1 + 1) / 3)
 
 
 def test_upper_covers_as_many_paths_as_it_is_told() -> None:

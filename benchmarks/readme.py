@@ -117,7 +117,7 @@ PARTS_OF_A_CALL = {
 }
 # scenario, what was done, file stem, seeds
 SIDE_EXPERIMENTS = (
-    ("smnist", "variational autoencoder", "smnist-ge-paper-epochs40-precision-tf32", 5),
+    ("smnist", "variational autoencoder", "smnist-ge-paper-epochs40", 5),
     ("smnist", "plain autoencoder", "smnist-ge-paper-epochs40-score.variational-False", 3),
     ("cif10", "variational autoencoder", "cif10-ge-paper-epochs20-precision-bf16", 2),
     ("cif10", "plain autoencoder", "cif10-ge-paper-epochs20-precision-bf16-score.variational-False", 1),

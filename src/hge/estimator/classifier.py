@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from sklearn.base import ClassifierMixin
 from sklearn.exceptions import NotFittedError
@@ -26,6 +25,7 @@ from hge.estimator.inspection import Inspection
 from hge.estimator.memory_need import TooLargeError
 from hge.estimator.parameters import Parameters
 from hge.estimator.persistence import folder_named, read_model, save_model, saved_feature_map, waiting_rows
+from hge.estimator.rejection import Rejection
 from hge.estimator.row_buffer import WaitingRows
 from hge.estimator.stream_record import StreamRecord
 from hge.estimator.validation import (
@@ -35,7 +35,6 @@ from hge.estimator.validation import (
     check_choice,
     check_count,
     check_labels,
-    check_mark,
     check_rows,
     check_shape,
     check_targets,
@@ -57,7 +56,7 @@ BATCHES_PER_TURN = 16
 """Number of batches after which `partial_fit` yields its lock to waiting threads, between two batches."""
 
 
-class GatedExperts(ClassifierMixin, Inspection, Parameters):  # type: ignore[misc]
+class GatedExperts(ClassifierMixin, Inspection, Rejection, Parameters):  # type: ignore[misc]
     """Task-free continual learning classifier: adds an expert when the data change, and keeps the old ones.
 
     Rows are learned in the given order, as a stream; task boundaries are not given. A gate selects the expert that
@@ -244,49 +243,6 @@ class GatedExperts(ClassifierMixin, Inspection, Parameters):  # type: ignore[mis
         routes = self._answerer.route(x, self.routing)
         confidence = self._answerer.confidence(routes, self.routing)
         return np.broadcast_to(routes.expert, len(x)).copy(), np.broadcast_to(confidence, len(x)).copy()
-
-    @in_turn
-    def predict_unknown(self, X: Rows) -> FloatArray:
-        """Return the novelty of each row: higher means less like anything learned.
-
-        It is the distance to the nearest remembered rows, compared with the usual distance among these; with
-        `joint=True` also the doubt which expert it belongs to. Requires one of `memory_rows` and `joint`.
-        """
-        return self._answerer.unknown(self._rows(X))
-
-    @in_turn
-    def is_unknown(self, X: Rows, false_alarms: float = 0.05) -> npt.NDArray[np.bool_]:
-        """Return whether each row is unlike anything learned: its novelty (`predict_unknown`) is unusual.
-
-        `false_alarms` is the share of the remembered rows that would be above the threshold, each compared with the
-        others; about as many new rows of known classes are, too. After a few hundred rows and with `joint=True` it is
-        up to twice as many, since the doubt was fitted to the remembered rows, and with `memory_rows=0` three times
-        (results/choices/novelty.json).
-        """
-        if not 0 < false_alarms < 1:
-            raise ValueError(f"false_alarms: got {false_alarms!r}, expected a number above 0 and below 1")
-        novelty = self._answerer.unknown(self._rows(X))
-        unusual: npt.NDArray[np.bool_] = novelty > np.quantile(self._answerer.usual_novelty(), 1 - false_alarms)
-        return unusual
-
-    @in_turn
-    def predict_or_reject(self, X: Rows, false_alarms: float = 0.05, unknown: Any = None) -> Labels:
-        """Return the most probable label of each row, and `unknown` for rows unlike anything learned (`is_unknown`).
-
-        `unknown` is -1 by default or, if labels are texts, "unknown"; it must not be a label.
-
-        >>> from sklearn.datasets import load_digits
-        >>> X, y = load_digits(return_X_y=True)
-        >>> known = y < 8
-        >>> model = GatedExperts().fit(X[known], y[known])
-        >>> labels = model.predict_or_reject(X)
-        >>> bool((labels[known] == -1).mean() < 0.05), bool((labels[~known] == -1).mean() > 0.8)
-        (True, True)
-        """
-        self._check_started()
-        mark = check_mark(unknown, self.classes_)
-        labels: Labels = np.where(self.is_unknown(X, false_alarms), mark, self.predict(X))
-        return labels
 
     def __getstate__(self) -> dict[str, Any]:
         locks = ("_lock", "_learning_lock")

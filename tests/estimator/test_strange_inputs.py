@@ -195,6 +195,16 @@ def test_integers_of_pandas_keep_their_value() -> None:
     assert GatedExperts(class_capacity=8, batch_size=4).partial_fit(ROWS[:4], labels).classes_.tolist() == sorted(LARGE)
 
 
+@pytest.mark.parametrize("dtype", ["boolean", "bool[pyarrow]", "object"])
+def test_booleans_of_pandas_stay_booleans(dtype: str) -> None:
+    pandas = pytest.importorskip("pandas")
+    if "pyarrow" in dtype:
+        pytest.importorskip("pyarrow")
+    labels = pandas.Series([True, False, True, True], dtype=dtype)
+    model = GatedExperts(class_capacity=8, batch_size=4).partial_fit(ROWS[:4], labels)
+    assert [type(label) for label in model.classes_.tolist()] == [bool, bool]
+
+
 def test_too_many_features_for_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hge.estimator.memory_need.device_memory", lambda device: 2**26)
     wide = np.zeros((2, 200_000), dtype=np.float32)

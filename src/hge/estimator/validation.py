@@ -69,7 +69,7 @@ def check_targets(y: Any, x: FloatRows) -> Labels:
         plain: Labels = y
         return plain
     with _naming("y"), np.errstate(invalid="ignore"):
-        y = _as_integers(as_numpy("y", y))
+        y = _of_one_kind(as_numpy("y", y))
         if _is_plain_target(y, len(x)):
             converted: Labels = y
             return converted
@@ -108,12 +108,17 @@ def _refuse_texts_among_others(y: Any) -> None:
         raise ValueError("y: got texts among other labels, expected labels of one kind")
 
 
-def _as_integers(y: Any) -> Any:
-    """Return labels that are Python's or pandas' integers as int64: scikit-learn would read some as float64."""
+def _of_one_kind(y: Any) -> Any:
+    """Return Python's or pandas' integers as int64, and booleans as such: scikit-learn would read some as float64."""
     if type(y) is np.ndarray and y.dtype != object:
         return y
     values = y.tolist() if hasattr(y, "tolist") else y
-    if not isinstance(values, list | tuple) or not values or not all(type(value) is int for value in values):
+    if not isinstance(values, list | tuple) or not values:
+        return y
+    kinds = {type(value) for value in values}
+    if kinds == {bool}:
+        return np.array(values)
+    if kinds != {int}:
         return y
     if not all(-(2**63) <= value < 2**63 for value in values):
         raise ValueError(f"y: got a label of {max(map(abs, values)).bit_length()} bits, expected integers of 64 bits")

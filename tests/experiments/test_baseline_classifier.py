@@ -131,3 +131,12 @@ def test_rows_that_do_not_fit_change_nothing() -> None:
 def test_unknown_names_are_attribute_errors() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Separate'"):
         _ = hge.baselines.Separate
+
+
+def test_a_fit_that_is_refused_leaves_the_model_as_it_was() -> None:
+    x, y = rows_of(0, 1)
+    model = made("NCM").fit(x, y)
+    before = model.predict_proba(x)
+    with pytest.raises(ValueError, match="NaN"):
+        model.fit(np.full_like(x, np.nan), y)
+    np.testing.assert_array_equal(model.predict_proba(x), before)

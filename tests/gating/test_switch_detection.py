@@ -161,3 +161,4 @@ def test_as_improbable_as_the_error_rate_is_enough() -> None:
     assert rate.chance(2, batches=0) == 0.05**2
     assert rate.enough(2, batches=0, error_rate=0.05**2)
     assert not rate.enough(2, batches=0, error_rate=0.05**2 - 1e-9)
+    assert not rate.enough(82, batches=10_000, error_rate=0.0), "even where the probability is rounded to 0"

@@ -95,6 +95,20 @@ def check_rehearsal_trains_the_network_alone(make: MakePool) -> None:
         assert torch.equal(pool.state(1)[name], state[name])
 
 
+def check_rehearsal_leaves_statistics_alone(make: MakePool) -> None:
+    """Also those of averaged weights: a batch is counted once, though its rows are rehearsed many times."""
+    pool = trained_pool(make)
+    if pool.state(0).get("average.updates") is None:
+        return
+    for step in range(200):  # the average has come to the statistics
+        pool.train(0, batch_for(pool, seed=52), step)
+    before = pool.state(0)
+    pool.rehearse(0, batch_for(pool, seed=53, shift=30.0), step=9)
+    for name, tensor in pool.state(0).items():
+        if "running" in name:
+            torch.testing.assert_close(tensor, before[name], rtol=1e-2, atol=1e-2)
+
+
 def check_order_of_other_work_does_not_matter(make: MakePool) -> None:
     one, other = make(), make()
     for pool in (one, other):

@@ -72,3 +72,23 @@ def test_without_a_memory_the_replay_says_what_is_usual() -> None:
 def test_a_rate_of_false_alarms_is_between_0_and_1(model: GatedExperts, rate: float) -> None:
     with pytest.raises(ValueError, match="false_alarms: got"):
         model.is_unknown(np.zeros((1, 64)), false_alarms=rate)
+
+
+def test_the_experts_that_are_left_answer_though_none_of_them_seems_right() -> None:
+    """If newcomers do not answer, all that may may be improbable."""
+    x, y = load_digits(return_X_y=True)
+    model = GatedExperts(joint=True, newcomers_answer=False, routing="sample", organisation="lca", promotion_rate=0.99)
+    for part in (y < 5, y >= 5):
+        model.partial_fit(x[part], y[part])
+    assert model.learner_.newcomers
+    np.testing.assert_allclose(model.predict_proba(x).sum(axis=1), 1, rtol=1e-5)
+
+
+def test_what_is_usual_follows_the_scores_when_a_stream_ends() -> None:
+    x, y = load_digits(return_X_y=True)
+    model = GatedExperts(joint=True, memory_rows=0).partial_fit(x[:320], y[:320])
+    model.predict_unknown(x[:5])
+    model.flush()
+    usual = model.predict_unknown(x[:5])
+    fresh = Answerer(model.learner_).unknown(torch.tensor(x[:5], dtype=torch.float32))
+    np.testing.assert_allclose(usual, fresh)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 from helpers.digits import digits
 from helpers.small_learners import CLASSES, MLP, POOLS, SETTINGS, VAE, discrete, learner_of, stream
@@ -18,9 +19,11 @@ from hge.core.config import LearnerConfig
 from hge.core.events import ExpertRolledBack
 from hge.core.types import Batch
 from hge.experts.pool_spec import PoolSpec
+from hge.gating.switch_detection import RecentEntry
 from hge.learning.learner import Learner
 from hge.learning.rollback import ASKED
 from hge.learning.state import restore, take_snapshot
+from hge.learning.training import train_refused
 
 BATCHES = list(stream("0102", 30))
 BROKEN_AT = 21
@@ -178,3 +181,19 @@ def test_a_few_batches_of_replay_say_nothing_about_a_collapse() -> None:
         learner.learn(batch)
         learner.guard.keep(learner.experts[0], count)
         assert isnan(learner.guard.kept.replay_loss) is (count < ASKED)
+
+
+def test_a_batch_that_is_undone_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither by the network nor by what answers beside it; an expert that had learned nothing has nothing again."""
+    x, y = load_digits(return_X_y=True)
+    model = GatedExperts().partial_fit(x[:640], y[:640])
+    learner = model.learner_
+    before = model.predict_proba(x[640:])
+    monkeypatch.setattr(learner.guard, "_has_collapsed", lambda expert: True)
+    entry = RecentEntry(learner.steps, Batch(torch.full((32, 64), 5.0), torch.zeros(32, dtype=torch.long)))
+    assert train_refused(learner, learner.experts[0], entry) == ()
+    np.testing.assert_array_equal(model.predict_proba(x[640:]), before)
+    assert learner.memory is not None
+    assert learner.memory.rows_kept == 640
+    learner.memory.put_back(0, None)
+    assert learner.memory.rows_kept == 0

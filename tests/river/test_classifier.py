@@ -88,8 +88,11 @@ def test_too_many_features_and_categories_are_errors_that_change_nothing() -> No
         model.learn_one({"b": 1.0, "c": 2.0}, 0)
     with pytest.raises(ValueError, match="b: got 'red', expected a number"):
         model.learn_one({"b": "red"}, 0)
+    with pytest.raises(ValueError, match="y: got labels of type"):
+        model.learn_one({"a": 100.0, "b": 5.0}, "text")
     assert model.estimator.rows_waiting_ == 1
     assert list(model._slots.columns) == ["a"]
+    assert model._slots.rows([{}]).tolist() == [[1.0, 0.0]]
 
 
 @pytest.mark.slow

@@ -55,3 +55,19 @@ def test_a_single_outlier_is_no_drift() -> None:
     losses = np.array([1.0, 1.2, 0.9, 1.1] * 5 + [50.0] + [1.0, 1.1] * 10)
     assert alarms(losses, LossSwitchDetector(batch=1)) == []
     assert LossSwitchDetector(batch=1).bound == np.inf
+
+
+def test_a_loss_that_is_no_number_is_refused_and_changes_nothing() -> None:
+    losses = np.array([1.0, 1.2, 0.9, 1.1] * 5 + [9.0, 9.5, 9.2] + [9.1] * 10)
+    detector = LossSwitchDetector(batch=1)
+    with pytest.raises(ValueError, match="x: got nan, expected a finite loss"):
+        detector.update(np.nan)
+    assert alarms(losses, detector) == [22]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("batch", 0), ("recent", 0), ("replay", 1), ("alpha", 1.0), ("alpha", 0.0)]
+)
+def test_settings_with_which_nothing_would_be_found_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name}: got {value}"):
+        LossSwitchDetector(**{name: value})  # type: ignore[arg-type]

@@ -215,3 +215,16 @@ def test_live_state_has_what_the_page_shows(client: TestClient) -> None:
     assert live["batches"] == len(live["history"]["step"]) == 20
     assert "expert_created" in {line["kind"] for line in live["decisions"]}
     assert set(live["colours"]) == {"0", "1"}
+
+
+def test_errors_of_the_server_are_counted(tmp_path: Path) -> None:
+    def broken(rows: object) -> object:
+        raise RuntimeError("broken")
+
+    events = EventStream()
+    service = ModelService(tmp_path / "model", on_event=events)
+    service.predict = broken  # type: ignore[method-assign,assignment]
+    with TestClient(build_app(service, events, "secret"), headers=TOKEN, raise_server_exceptions=False) as client:
+        assert client.post("/predict", json={"rows": [[1.0, 2.0]]}).status_code == 500
+        counted = [line for line in client.get("/metrics").text.splitlines() if 'status="500"' in line]
+    assert [line.rpartition(" ")[2] for line in counted] == ["1"]

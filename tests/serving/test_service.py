@@ -194,3 +194,22 @@ def test_killed_in_the_middle_and_started_again_it_predicts_the_same(tmp_path: P
     assert answers == expected
     again = GatedExperts.load(tmp_path / "model")
     np.testing.assert_array_equal(again.predict_proba(X), plain.predict_proba(X))
+
+
+def test_fewer_rows_may_wait_after_a_restart(tmp_path: Path) -> None:
+    """Labels in the journal are those of rows that waited under the former limit."""
+    service = ModelService(tmp_path, settings=ServiceSettings(waiting_rows=100))
+    for number in range(5):
+        service.wait(f"visit {number}", Visit(np.full((10, 4), number, np.float32), None))
+    service.label("visit 0", [0, 1] * 5)
+    service.let_go()
+    for waiting_rows, left in ((20, ["visit 3", "visit 4"]), (100, ["visit 3", "visit 4"])):
+        service = ModelService(tmp_path, settings=ServiceSettings(waiting_rows=waiting_rows))
+        assert (list(service.room.visits), service.room.dropped, service.rows_seen) == (left, 2, 10)
+        service.let_go()
+    service = ModelService(tmp_path, settings=ServiceSettings(waiting_rows=100))
+    service.wait("large", Visit(np.zeros((50, 4), np.float32), None))
+    service.let_go()
+    service = ModelService(tmp_path, settings=ServiceSettings(waiting_rows=100))
+    assert [*service.room.visits] == ["visit 3", "visit 4", "large"]
+    service.close()

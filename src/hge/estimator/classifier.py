@@ -356,7 +356,8 @@ class GatedExperts(ClassifierMixin, Inspection, Rejection, Parameters):  # type:
                 "Give more rows to partial_fit, or call flush()."
             )
         routing = check_choice("routing", self.routing, get_args(Routing))
-        if routing == "window" and self.gate_score == "autoencoder" and not self.joint:
+        fitted = self._fitted_with
+        if routing == "window" and fitted["gate_score"] == "autoencoder" and not fitted["joint"]:
             raise ValueError("routing: got window with gate_score autoencoder, no likelihood; expected joint, too")
         x = check_rows(self, X, reset=False)
         check_shape(x, self.input_shape_)

@@ -78,12 +78,15 @@ class BaselineClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any) -> Self:
         """Reset the model, then learn the rows in order as one stream, `epochs` times, and end it."""
-        epochs = check_count("epochs", self.epochs)
-        if hasattr(self, "_learner"):
-            del self._learner
-        for _ in range(epochs):
-            self.partial_fit(X, y)
-        return self.flush()
+        epochs, before = check_count("epochs", self.epochs), dict(self.__dict__)
+        self.__dict__.pop("_learner", None)
+        try:
+            for _ in range(epochs):
+                self.partial_fit(X, y)
+            return self.flush()
+        except BaseException:
+            self.__dict__ = before  # the model as it was
+            raise
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Self:
         """Learn the rows as the next part of the stream; rows that do not fill a batch wait for the next call."""

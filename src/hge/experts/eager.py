@@ -116,6 +116,7 @@ class EagerPool:
             for buffer, before in buffers:
                 buffer.copy_(before)
             return nan
+        self._follow(member)
         noise = self.keys.generator("noise", step, expert, device=self.device)
         self.score_set.train(expert, batch.x, batch.y, noise)
         self.limited += self._limited(batch.x)[1]
@@ -123,15 +124,17 @@ class EagerPool:
 
     def rehearse(self, expert: int, batch: Batch, step: int) -> None:
         """Take one optimiser step on the network alone."""
-        net = self.members[expert].net
-        buffers = [(buffer, buffer.clone()) for buffer in net.buffers()]
-        with network_mode(net, training=True, rows=len(batch)), frozen_scaling(net):
-            self._step(expert, batch, step)
+        member = self.members[expert]
+        buffers = [(buffer, buffer.clone()) for buffer in member.net.buffers()]
+        with network_mode(member.net, training=True, rows=len(batch)), frozen_scaling(member.net):
+            loss = self._step(expert, batch, step)
         for buffer, before in buffers:
             buffer.copy_(before)
+        if loss is not None:
+            self._follow(member)
 
     def _step(self, expert: int, batch: Batch, step: int) -> float | None:
-        """Take one optimiser step on the network and its average; return the loss.
+        """Take one optimiser step on the network; return the loss.
 
         If the gradient is not finite, there is no step, and None is returned.
         """
@@ -145,9 +148,12 @@ class EagerPool:
             if not norm.isfinite():
                 return None
             masked_step(member.optimiser, torch.zeros_like(norm), clipping(norm))
+        return float(loss.detach())
+
+    def _follow(self, member: _Member) -> None:
+        """Update the average of a network that was trained, if there is one."""
         if member.average is not None:
             member.average.update(skip=torch.zeros((), device=self.device))
-        return float(loss.detach())
 
     def train_run(
         self,

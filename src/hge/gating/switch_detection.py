@@ -126,11 +126,6 @@ class RecentBuffer(Generic[T]):
         return sum(1 for _ in takewhile(lambda entry: entry.high_loss, reversed(self.entries)))
 
     @property
-    def no_sign_of_a_switch(self) -> bool:
-        """Whether there is no sign of a switch: the last two batches are not both of high loss."""
-        return not (len(self.entries) >= 2 and self.entries[-1].high_loss and self.entries[-2].high_loss)
-
-    @property
     def until_outlier(self) -> int:
         """Batches to append until R is full and its oldest is one of high loss; at least `MANY` if there is none."""
         outlier = next((i for i, entry in enumerate(self.entries) if entry.high_loss), MANY)
@@ -199,9 +194,10 @@ class OutlierRate:
     def enough(self, in_a_row: int, batches: int, error_rate: float) -> bool:
         """Return whether that many refused batches in a row are less probable than the error rate, if outliers.
 
-        The rate has a prior of one outlier in twenty batches. A single batch is never enough.
+        The rate has a prior of one outlier in twenty batches. A single batch is never enough, and no
+        number of them if the error rate is 0.
         """
-        return in_a_row >= 2 and self.chance(in_a_row, batches) <= error_rate
+        return in_a_row >= 2 and error_rate > 0 and self.chance(in_a_row, batches) <= error_rate
 
     def chance(self, in_a_row: int, batches: int) -> float:
         """Return the probability that so many batches in a row are refused although the task has not changed."""

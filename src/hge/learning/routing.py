@@ -28,7 +28,7 @@ ROWS_AT_ONCE = 1024
 
 
 NEGLIGIBLE = 1e-3
-"""Experts of a lower probability are not asked about a row."""
+"""Experts of a lower probability, relative to that of the most probable one, are not asked about a row."""
 NOT_IN_THE_TREE = -1
 """Node reported for a newcomer, which is not in the tree."""
 
@@ -38,7 +38,7 @@ class Answerer:
     """Routes rows to experts and returns the experts' class probabilities."""
 
     learner: Learner
-    _replay_scores: dict[tuple[int, int], tuple[tuple[int, int], FloatArray]] = field(default_factory=dict)
+    _replay_scores: dict[tuple[int, int], tuple[tuple[int, ...], FloatArray]] = field(default_factory=dict)
     _usual_novelty: tuple[tuple[int, ...], FloatArray] | None = None
     """What `usual_novelty` returned last, and how far everything was trained then."""
 
@@ -78,7 +78,7 @@ class Answerer:
         weights = np.zeros((len(routes.scores), len(x)))
         if self.calibration is not None and routes.scores.shape[1] == len(x):
             weights[:] = np.exp(-routes.scores)
-            weights[weights < NEGLIGIBLE] = 0.0
+            weights[weights < NEGLIGIBLE * weights.max(axis=0)] = 0.0
         else:
             weights[np.broadcast_to(routes.expert, len(x)), np.arange(len(x))] = 1.0
         weights /= weights.sum(axis=0)
@@ -130,7 +130,8 @@ class Answerer:
     def usual_novelty(self) -> FloatArray:
         """Return the novelty of remembered rows, sorted; computed again only after further training."""
         experts, calibration = self.learner.experts, self.calibration
-        version = (0 if calibration is None else calibration.trained_at_fit, *(e.batches_trained for e in experts))
+        fitted = (0 if calibration is None else calibration.trained_at_fit, self.learner.pool.space.fixed)
+        version = (*fitted, *(e.batches_trained for e in experts))
         if self._usual_novelty is None or self._usual_novelty[0] != version:
             self._usual_novelty = version, np.sort(self._of_remembered())
         return self._usual_novelty[1]
@@ -281,7 +282,7 @@ class Answerer:
     def _scores_on_replay(self, expert: int, owner: int) -> FloatArray:
         """Return the expert's scores for the rows in the owner's replay; cached until either is trained again."""
         experts, key = self.learner.experts, (expert, owner)
-        version = experts[expert].batches_trained, experts[owner].batches_trained
+        version = experts[expert].batches_trained, experts[owner].batches_trained, self.learner.pool.space.fixed
         if key not in self._replay_scores or self._replay_scores[key][0] != version:
             kept = experts[owner].replay.kept
             rows = [self.learner.pool.scores([expert], b.batch.x)[0] for b in kept]

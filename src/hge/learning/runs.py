@@ -75,9 +75,9 @@ def _run(learner: Learner, pulled: deque[Batch], stream: Iterator[Batch]) -> Ite
 
 def _length(learner: Learner, expert: Expert) -> int:
     """Return how many batches can be learned before anything but training the expert in use is due."""
-    if learner.memory is not None:
-        return 0  # companions and rehearsal follow every batch
-    if expert.id in learner.newcomers or expert.losses.count < 2 or not learner.recent.no_sign_of_a_switch:
+    if learner.memory is not None or learner.config.label_evidence:
+        return 0  # companions and rehearsal follow every batch, and labels are compared on the host
+    if expert.id in learner.newcomers or expert.losses.count < 2 or learner.recent.trailing >= 2:
         return 0
     if expert.knows_nothing:
         return 0  # others are asked first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from math import log
 from typing import Any
 
@@ -64,6 +65,17 @@ class StreamMemory:
         self.classes = max(self.classes, int(y.max()) + 1)
         own = self.companions.setdefault(expert.id, Companion(x.shape[1], self.rows))
         self.rows_limited += own.learn(x, y, self._network(expert.id, batch.x, self.classes))
+        self._owners = self._row_novelty = None
+
+    def companion_as_is(self, expert: int) -> Companion | None:
+        """Return a copy of an expert's companion, to be put back if what it learns next is undone."""
+        return deepcopy(self.companions.get(expert))
+
+    def put_back(self, expert: int, companion: Companion | None) -> None:
+        """Replace an expert's companion by an earlier copy of it, or by none."""
+        self.companions.pop(expert, None)
+        if companion is not None:
+            self.companions[expert] = companion
         self._owners = self._row_novelty = None
 
     def rehearse(self, expert: Expert, batch: Batch, step: int) -> None:

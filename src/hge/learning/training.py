@@ -93,10 +93,13 @@ def train_refused(learner: Learner, expert: Expert, entry: RecentEntry[Batch]) -
     learner.guard.watch(expert, learner.steps)
     learner.guard.keep(expert, learner.steps)
     replay, labels = replace(expert.replay, kept=list(expert.replay.kept)), copy(expert.labels)
+    companion = None if learner.memory is None else learner.memory.companion_as_is(expert.id)
     trained = train(learner, expert, entry)
     if not learner.guard.roll_back_if_collapsed(expert, learner.steps):
         return trained
     expert.replay, expert.labels = replay, labels
+    if learner.memory is not None:
+        learner.memory.put_back(expert.id, companion)
     return ()
 
 

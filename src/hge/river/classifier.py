@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,9 @@ class GatedExpertsClassifier(MiniBatchClassifier):
 
     def _learn(self, rows: Sequence[Features], labels: Sequence[Any]) -> None:
         plain = [label.item() if isinstance(label, np.generic) else label for label in labels]
-        self.estimator.partial_fit(self._slots.learn(rows), np.asarray(plain))
+        slots = deepcopy(self._slots)  # rows that are refused must leave no trace
+        self.estimator.partial_fit(slots.learn(rows), np.asarray(plain))
+        self._slots = slots
         self._labels.update(plain)
 
     def _known(self) -> list[Label]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from math import inf
+from math import inf, isfinite
 
 import numpy as np
 from river.base import DriftDetector
@@ -59,12 +59,19 @@ class LossSwitchDetector(DriftDetector):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        for name, value, least in (("batch", batch, 1), ("recent", recent, 1), ("replay", replay, 2)):
+            if value < least:
+                raise ValueError(f"{name}: got {value}, expected at least {least}")
+        if not 0 < alpha < 1:
+            raise ValueError(f"alpha: got {alpha}, expected a number between 0 and 1")
         self.batch, self.epsilon, self.alpha = batch, epsilon, alpha
         self.recent, self.replay, self.threshold, self.seed = recent, replay, threshold, seed
         self._reset()
 
     def update(self, x: float) -> None:
         """Add a loss; `drift_detected` then says whether this one completed the evidence."""
+        if not isfinite(x):
+            raise ValueError(f"x: got {x}, expected a finite loss")
         if self.drift_detected:
             self._reset()
         self._values.append(float(x))

@@ -234,8 +234,11 @@ def _add_errors(app: FastAPI) -> None:
 def _measure(app: FastAPI, metrics: RequestMetrics) -> None:
     @app.middleware("http")
     async def measure(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
-        started = time.perf_counter()
-        response = await go_on(request)
-        route = request.scope.get("route")
-        metrics.add(route.path if route else "other", response.status_code, time.perf_counter() - started)
-        return response
+        started, status = time.perf_counter(), 500  # unless there is a response
+        try:
+            response = await go_on(request)
+            status = response.status_code
+            return response
+        finally:
+            route = request.scope.get("route")
+            metrics.add(route.path if route else "other", status, time.perf_counter() - started)

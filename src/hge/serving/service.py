@@ -97,6 +97,7 @@ class ModelService:
             for record in self.journal.records:
                 self._replay(record)
             self.journal.records.clear()
+            self._limit_waiting_rows()
         except BaseException:
             self._held.close()
             raise
@@ -198,18 +199,28 @@ class ModelService:
 
     def _start_record(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         counts = {"labelled": self.labelled, "right": self.right, "dropped": self.room.dropped}
-        return {"kind": "start", "parameters": dict(parameters), "rows": self.rows_seen, **counts}
+        limit = {"waiting_rows": self.room.most_rows}
+        return {"kind": "start", "parameters": dict(parameters), "rows": self.rows_seen, **limit, **counts}
+
+    def _limit_waiting_rows(self) -> None:
+        """Follow the present setting; the journal says since when, so that the same visits leave when it is read."""
+        if self.room.most_rows != self.settings.waiting_rows:
+            self.journal.append({"kind": "limit", "waiting_rows": self.settings.waiting_rows})
+            self.room.limit(self.settings.waiting_rows)
 
     def _replay(self, record: dict[str, Any]) -> None:
         """Do again what was acknowledged; what the saved model has learned already is only counted."""
         kind = record["kind"]
         if kind == "start":
             self.labelled, self.right, self.room.dropped = (record[name] for name in ("labelled", "right", "dropped"))
+            self.room.limit(record["waiting_rows"])
             if self.rows_seen < record["rows"]:
                 raise ValueError(
                     f"{self.folder}: got a model of {self.rows_seen} rows, expected at least {record['rows']}: the "
                     "last saved one is damaged; delete the folder `service` to go on without the rows in between"
                 )
+        elif kind == "limit":
+            self.room.limit(record["waiting_rows"])
         elif kind == "wait":
             self.room.add(record["id"], Visit(_unpack(record["rows"]), record["predicted"]))
         else:

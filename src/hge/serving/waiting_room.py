@@ -42,6 +42,11 @@ class WaitingRoom:
         """Add a visit under a name that is not in use."""
         self.visits[name] = visit
         self.rows += len(visit.rows)
+        self.limit(self.most_rows)
+
+    def limit(self, most_rows: int) -> None:
+        """Keep this many rows from now on."""
+        self.most_rows = most_rows
         while self.rows > self.most_rows:
             _, oldest = self.visits.popitem(last=False)
             self.rows -= len(oldest.rows)

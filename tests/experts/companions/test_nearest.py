@@ -122,3 +122,14 @@ def test_a_remembered_row_is_left_out_for_itself() -> None:
     assert found.argmax(axis=1).tolist() == [1, 0]
     assert found[[0, 1], [0, 1]].tolist() == [0.0, 0.0]
     assert memory.probabilities(memory.x[:2], classes=3).argmax(axis=1).tolist() == [0, 1]
+
+
+def test_a_row_at_the_limit_of_the_inputs_has_a_distance() -> None:
+    """In the units of an input that hardly varies, its square would be infinite."""
+    x, y = rows(ROWS_FOR_SCALE)
+    memory = NearestRows(capacity=500)
+    memory.add(x * np.array([1e-6, 1e3, 1], np.float32), y)
+    for _ in range(2):
+        far = np.array([[1e15, 0, 0], [-1e15, 0, 0]], np.float32)
+        assert_allclose(memory.probabilities(far, classes=3).sum(axis=1), 1)
+        memory.add(far, np.array([0, 1]))

@@ -167,3 +167,14 @@ def test_only_mlps_on_a_cpu_are_computed_without_autograd() -> None:
     assert kind(replace(MLP, shape=(3, 8, 8), net=small_resnet)) is StackedPool
     with pytest.raises(TypeError, match="net: got a Tanh, expected linear layers and ReLUs"):
         LinearLayers(nn.Sequential(nn.Linear(2, 2), nn.Tanh()))
+
+
+def test_equal_numbers_of_another_type_are_other_rows() -> None:
+    """Bytes are divided by 255; the same numbers as floats are not."""
+    pool, plain = make(MLP), EagerPool(MLP, Keys(seed=3), CPU)
+    rows = torch.arange(12, dtype=torch.uint8).view(2, 6)
+    for x in (rows, rows.float()):
+        for one in (pool, plain):
+            if x is rows:
+                one.create(0)
+        assert torch.equal(pool.logits(0, x), plain.logits(0, x))

@@ -21,6 +21,8 @@ CLOSE = 0.1
 """Distance, relative to the mean distance of the neighbours, at which a neighbour's weight stops growing."""
 ROWS_FOR_SCALE = 128
 """Rows from which the middle and the units of the inputs are determined, once."""
+FARTHEST = 1e15
+"""Limit of the inputs, in units of the scale, so that squares are finite."""
 
 
 class LabelledRows:
@@ -48,9 +50,9 @@ class LabelledRows:
         """
         if self._measured is None:
             scale = self.usual_scale() if self.scale is None else self.scale
-            self._measured = scale, _with_squares(self.x, scale)
+            self._measured = scale, measured(self.x, scale)
         scale, known = self._measured
-        rows = _with_squares(x, scale)
+        rows = measured(x, scale)
         squares = rows[:, -1:].copy()
         rows[:, :-1] *= -2
         rows[:, -1] = 1
@@ -141,7 +143,7 @@ class NearestRows(LabelledRows):
         if self.scale is None:
             self._measured = None
         elif self._measured is not None:
-            self._measured[1][places] = _with_squares(x, self.scale)
+            self._measured[1][places] = measured(x, self.scale)
 
     def _places_of(self, label: int) -> ClassPlaces:
         self._places += (ClassPlaces() for _ in range(label + 1 - len(self._places)))
@@ -152,11 +154,13 @@ class NearestRows(LabelledRows):
         return int(self.arrival.max(initial=-1)) + 1
 
 
-def _with_squares(x: FloatRows, scale: FloatRows) -> FloatRows:
+def measured(x: FloatRows, scale: FloatRows) -> FloatRows:
     """Return [rows, inputs + 1]: the rows in the units of a scale, and the sum of the squares of each."""
     rows = np.empty((len(x), x.shape[1] + 1), np.float32)
     inside = rows[:, :-1]
-    np.multiply(np.subtract(x, scale[0], out=inside), scale[1], out=inside)
+    with np.errstate(over="ignore"):
+        np.multiply(np.subtract(x, scale[0], out=inside), scale[1], out=inside)
+    np.clip(inside, -FARTHEST, FARTHEST, out=inside)
     np.einsum("ij,ij->i", inside, inside, out=rows[:, -1])
     return rows
 

@@ -7,7 +7,15 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from hge.experts.companions.nearest import FloatArray, FloatRows, LabelledRows, Labels, NearestRows, common_scale
+from hge.experts.companions.nearest import (
+    FloatArray,
+    FloatRows,
+    LabelledRows,
+    Labels,
+    NearestRows,
+    common_scale,
+    measured,
+)
 
 NEIGHBOURS, AROUND = 3, 10
 """Nearest rows whose mean distance counts, and those around which it is asked how far rows usually are."""
@@ -17,8 +25,6 @@ ALL_ROWS, COMPARED = 4096, 2048
 """Rows with which a row is compared, and rows that are themselves compared to see what novelty is usual."""
 ROWS_AT_ONCE = 512
 TINY = 1e-12
-FARTHEST = 1e15
-"""Limit of the inputs, in units of the scale, so that squares are finite."""
 
 
 class RowNovelty:
@@ -46,7 +52,7 @@ class RowNovelty:
         x = np.concatenate(classes)
         scale = common_scale([*memories.values()])
         self._scale = LabelledRows(x, np.zeros(len(x), np.int64)).usual_scale() if scale is None else scale
-        self._known = self._measured(x)
+        self._known = measured(x, self._scale)
         self._apart, places, there = self._nearest(self._known, self_excluded=True)
         """[rows] Distance of each remembered row to the nearest others."""
         finite = self._apart[np.isfinite(self._apart)]
@@ -62,7 +68,7 @@ class RowNovelty:
 
     def __call__(self, x: FloatRows) -> FloatArray:
         """Return [rows]: novelty, in standard deviations of that of remembered rows."""
-        return self._standardised(self._relative(*self._nearest(self._measured(x), self_excluded=False)))
+        return self._standardised(self._relative(*self._nearest(measured(x, self._scale), self_excluded=False)))
 
     def _standardised(self, values: FloatArray) -> FloatArray:
         return (values - self._middle) / max(self._spread, 1e-3 * self._middle, TINY)
@@ -75,11 +81,6 @@ class RowNovelty:
         relative: FloatArray = distance / np.sqrt(np.maximum(around, self._least))
         return relative
 
-    def _measured(self, x: FloatRows) -> FloatRows:
-        with np.errstate(over="ignore"):
-            rows: FloatRows = ((x - self._scale[0]) * self._scale[1]).clip(-FARTHEST, FARTHEST)
-        return rows
-
     def _nearest(self, rows: FloatRows, *, self_excluded: bool) -> tuple[FloatArray, Labels, npt.NDArray[np.bool_]]:
         """Return [rows] the mean distance to the nearest remembered rows, and [rows, some] where these are, if any."""
         parts = [
@@ -91,8 +92,8 @@ class RowNovelty:
 
     def _nearest_of(self, rows: FloatRows, self_excluded: bool) -> tuple[FloatArray, Labels, npt.NDArray[np.bool_]]:
         known = self._known
-        lengths = np.einsum("ij,ij->i", rows, rows)[:, None] + np.einsum("ij,ij->i", known, known)
-        squares = lengths - 2 * rows @ known.T
+        lengths = rows[:, -1:] + known[:, -1]
+        squares = lengths - 2 * rows[:, :-1] @ known[:, :-1].T
         squares[squares <= SAME * lengths] = np.inf if self_excluded else 0.0
         count = min(AROUND, len(known))
         places = np.argpartition(squares, count - 1, axis=1)[:, :count]

@@ -115,7 +115,7 @@ class HostPool(StackedPool):
     def logits(self, expert: int, x: Tensor) -> Tensor:
         """Return the logits; keep them, since rows that are predicted are often learned next."""
         key, kept = (expert, self.store.versions[expert]), self.predicted
-        if kept is not None and kept.key == key and torch.equal(kept.x, x):
+        if kept is not None and kept.key == key and kept.x.dtype == x.dtype and torch.equal(kept.x, x):
             return kept.logits
         logits = self._network(expert, for_prediction=True).logits(self.store.prepare(x)).nan_to_num_()
         if len(x) <= ROWS_KEPT:

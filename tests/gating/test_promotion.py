@@ -93,7 +93,7 @@ def test_probation_keeps_a_window_but_all_paths() -> None:
 def owned_scores(draw: st.DrawFn) -> OwnedBatches:
     experts, batches = draw(st.integers(2, 7)), draw(st.integers(1, 4))
     scores = draw(arrays(np.float64, (experts, experts * batches), elements=st.floats(0, 10)))
-    return OwnedBatches(scores, np.repeat(np.arange(experts), batches), np.full(experts * batches, 32))
+    return OwnedBatches(scores, np.repeat(np.arange(experts), batches))
 
 
 @settings(deadline=None)
@@ -113,7 +113,7 @@ def clustered(rng: np.random.Generator, domains: int, per_domain: int, batches: 
     same = (np.arange(experts) // per_domain)[:, None] == owner // per_domain
     scores: FloatArray = np.where(same, 3.0, 9.0) + rng.normal(0, 0.3, (experts, len(owner)))
     scores[owner, np.arange(len(owner))] = 0
-    return OwnedBatches(scores, owner, np.full(len(owner), 32))
+    return OwnedBatches(scores, owner)
 
 
 def test_upper_is_no_worse_than_the_order_of_the_tasks_and_as_right_as_flat() -> None:
@@ -132,7 +132,7 @@ def noisy(seed: int) -> OwnedBatches:
     """Experts in domains whose scores are so scattered that trees err, some more than others."""
     rng = np.random.default_rng(seed)
     batches = clustered(rng, 2, 3, batches=60)
-    return OwnedBatches(batches.scores + rng.normal(0, 2, batches.scores.shape), batches.owner, batches.rows)
+    return OwnedBatches(batches.scores + rng.normal(0, 2, batches.scores.shape), batches.owner)
 
 
 def cheapest_accurate(trees: list[Tree], batches: OwnedBatches) -> Tree:
@@ -144,7 +144,7 @@ def cheapest_accurate(trees: list[Tree], batches: OwnedBatches) -> Tree:
 
 def test_upper_is_selected_by_the_test_batches_and_another_tree_by_the_training_batches() -> None:
     training, test, orders = noisy(0), noisy(1), 40
-    replay = OwnedBatches(training.scores[:, ::12], training.owner[::12], training.rows[::12])
+    replay = OwnedBatches(training.scores[:, ::12], training.owner[::12])
     rng = np.random.default_rng(2)
     trees = [lca_tree(rng.permutation(6).tolist(), training, replay, 0.9) for _ in range(orders)]
     upper = search_upper(training, replay, test, 0.9, orders, np.random.default_rng(2))
@@ -158,7 +158,7 @@ def test_upper_is_selected_by_the_test_batches_and_another_tree_by_the_training_
 
 def test_owners_count_equally_however_many_batches_they_have() -> None:
     scores = np.array([[0.0, 0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 2.0]])
-    found = tree_figures(flat_tree(2), OwnedBatches(scores, np.array([0, 0, 0, 1]), np.full(4, 8)))
+    found = tree_figures(flat_tree(2), OwnedBatches(scores, np.array([0, 0, 0, 1])))
     assert found.accuracy == 50, "three of four batches are right, one of two owners"
 
 
@@ -274,5 +274,5 @@ def test_who_takes_the_place_of_another_is_on_probation_only_if_both_are(expert_
 
 def test_one_stolen_batch_of_an_experts_replay_is_enough_for_a_place_below_the_newcomer() -> None:
     scores = np.array([[1.0, 1, 5, 5, 2, 5], [5.0, 5, 1, 1, 5, 2], [5.0, 0.5, 5, 5, 0, 0]])
-    batches = OwnedBatches(scores, np.array([0, 0, 1, 1, 2, 2]), np.full(6, 32))
+    batches = OwnedBatches(scores, np.array([0, 0, 1, 1, 2, 2]))
     assert lca_tree([0, 1, 2], batches, batches, COVERAGE).as_json() == [[-1, -1], [0, 0], [1, 0], [2, 0], [0, 3]]

@@ -155,12 +155,6 @@ def check_single_rows_ignore_their_neighbours(make: MakePool) -> None:
             torch.testing.assert_close(pool.logits(expert, rows)[0], pool.logits(expert, x)[0], rtol=1e-4, atol=1e-4)
 
 
-def check_batch_statistics_are_declared(make: MakePool) -> None:
-    pool = trained_pool(make)
-    x = batch_for(pool, seed=61).x
-    assert pool.uses_batch_statistics == (not np.allclose(pool.batch_scores([0], x), pool.scores([0], x).mean(axis=1)))
-
-
 def check_evidence_is_of_each_row_by_itself_and_changes_nothing(make: MakePool) -> None:
     pool = trained_pool(make)
     x, before = batch_for(pool, seed=62).x, fingerprint(pool)

@@ -6,6 +6,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from hge import GatedExperts
+from hge.learning.novelty import Novelty
 from hge.learning.routing import Answerer
 
 pytestmark = pytest.mark.slow
@@ -90,5 +91,5 @@ def test_what_is_usual_follows_the_scores_when_a_stream_ends() -> None:
     model.predict_unknown(x[:5])
     model.flush()
     usual = model.predict_unknown(x[:5])
-    fresh = Answerer(model.learner_).unknown(torch.tensor(x[:5], dtype=torch.float32))
+    fresh = Novelty(Answerer(model.learner_))(torch.tensor(x[:5], dtype=torch.float32))
     np.testing.assert_allclose(usual, fresh)

@@ -174,7 +174,7 @@ class GivenTaskAnswers:
         expert = np.full(groups, self.expert)
         scores = np.full((len(self.learner.experts), groups), inf)
         scores[expert, np.arange(groups)] = 0.0
-        return Routes(expert, expert + 1, scores)
+        return Routes.flat(expert, scores)
 
     def probabilities(self, x: Tensor, routes: Routes, outputs: int) -> FloatArray:
         """Return [rows, outputs]: the softmax with the chosen weights."""

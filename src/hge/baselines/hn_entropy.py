@@ -55,7 +55,7 @@ class EntropyAnswers(GivenTaskAnswers):
         if routing == "batch":
             scores = scores.mean(axis=1, keepdims=True)
         expert = scores.argmin(axis=0)
-        return Routes(expert, expert + 1, scores)
+        return Routes.flat(expert, scores)
 
     def _entropy(self, expert: int, x: Tensor) -> FloatArray:
         log_p = self.learner.rule.logits_of(expert, x).double().log_softmax(dim=1)

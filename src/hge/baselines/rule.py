@@ -159,7 +159,7 @@ class RuleAnswers:
         """Route all rows to the only expert."""
         groups = 1 if routing == "batch" else len(x)
         expert = np.zeros(groups, dtype=np.int64)
-        return Routes(expert, expert + 1, np.zeros((1, groups)))
+        return Routes.flat(expert, np.zeros((1, groups)))
 
     def probabilities(self, x: Tensor, routes: Routes, outputs: int) -> FloatArray:
         """Return [rows, outputs]: the softmax of the rule's logits."""

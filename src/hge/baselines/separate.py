@@ -167,7 +167,7 @@ class GivenTaskAnswers:
         expert = np.full(groups, self.learner.expert_of.get(self.task, 0))
         scores = np.full((len(self.learner.experts), groups), inf)
         scores[expert, np.arange(groups)] = 0.0
-        return Routes(expert, expert + 1, scores)
+        return Routes.flat(expert, scores)
 
     def probabilities(self, x: Tensor, routes: Routes, outputs: int) -> FloatArray:
         """Return [rows, outputs]: the chosen expert's softmax."""

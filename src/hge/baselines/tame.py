@@ -289,7 +289,7 @@ class TameAnswers:
         expert = log_p.argmax(axis=0)
         scores = np.full(log_p.shape, inf)
         scores[expert, np.arange(len(expert))] = -log_p.max(axis=0)
-        return Routes(expert, expert + 1, scores)  # in the flat tree, expert e is node e + 1
+        return Routes.flat(expert, scores)
 
     def probabilities(self, x: Tensor, routes: Routes, outputs: int) -> FloatArray:
         """Return [rows, outputs]: the chosen expert's softmax."""

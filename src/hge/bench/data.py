@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
+from hge.bench.measure import now
 from hge.core.randomness import Keys
 from hge.experiments.build import build_pool, build_scenario
 from hge.experiments.recipes import build_config
@@ -30,17 +30,17 @@ def bench_data(device: str, data: Path | None) -> dict[str, Any]:
     batches, making = [], []
     stream = scenario.stream(config.batch_size, 1, keys)
     while True:
-        started = _now(device)
+        started = now(device)
         item = next(stream, None)
         if item is None:
             break
-        making.append(_now(device) - started)
+        making.append(now(device) - started)
         batches.append(item[1])
     training = []
     for step, batch in enumerate(batches[: WARM_UP + TRAINED]):
-        started = _now(device)
+        started = now(device)
         pool.train(0, batch, step)
-        training.append(_now(device) - started)
+        training.append(now(device) - started)
     batch_ms, step_ms = 1e3 * float(np.median(making)), 1e3 * float(np.median(training[WARM_UP:]))
     return {
         "images": int(sum(len(batch) for batch in batches)),
@@ -51,9 +51,3 @@ def bench_data(device: str, data: Path | None) -> dict[str, Any]:
         "protocol": {"scenario": "cif10", "net": config.net, "score": config.score.name, "device": device}
         | environment(),
     }
-
-
-def _now(device: str) -> float:
-    if device.startswith("cuda"):
-        torch.cuda.synchronize(device)
-    return time.perf_counter()

@@ -254,7 +254,7 @@ class RunConfig:
     augment: bool = False
     """Train experts on randomly flipped and cropped images."""
     views: int = 1
-    """Views of every input that experts tell apart: rotations of an image, permutations of other rows
+    """Views of every input that experts tell apart: rotations of an image, cyclic shifts of other rows
     (experts/views.py). Answers are averaged over them. 1: the input alone."""
     answer_views: int = 0
     """Number of views over which answers are averaged; 0: all."""

@@ -30,7 +30,7 @@ class Event:
 
     def as_json(self) -> dict[str, Any]:
         """Return the event as plain JSON values; NaN and infinities become null."""
-        return {"event": self.kind()} | {name: _json_value(value) for name, value in asdict(self).items()}
+        return {"event": self.kind()} | {name: json_value(value) for name, value in asdict(self).items()}
 
 
 @dataclass(frozen=True)
@@ -184,5 +184,6 @@ class ExpertChanged(Event):
 Emit = Callable[[Event], None]
 
 
-def _json_value(value: Any) -> Any:
+def json_value(value: Any) -> Any:
+    """Return a value for JSON, which has no infinity and no NaN: they become None."""
     return None if isinstance(value, float) and not isfinite(value) else value

@@ -45,6 +45,7 @@ from hge.experts.extractor import Pause, no_pause
 from hge.experts.networks import Shape
 from hge.gating.tree import FloatArray, IntArray
 from hge.learning.checkpoint import CheckpointError
+from hge.learning.novelty import Novelty
 from hge.learning.online import Routing
 from hge.learning.routing import Answerer
 from hge.learning.state import Snapshot, restore
@@ -324,6 +325,7 @@ class GatedExperts(ClassifierMixin, Inspection, Rejection, Parameters):  # type:
         learner = assemble(self, seen.x, capacity, keys, events)
         self._fitted_with = self.get_params(deep=False)
         self._learner, self._answerer, self._events = learner, Answerer(learner), events
+        self._novelty = Novelty(self._answerer)
         self._capacity, self.input_shape_, self._advice = capacity, seen.input_shape, Advice()
         self._feature_map = seen.feature_map
 

@@ -11,14 +11,14 @@ from sklearn.base import BaseEstimator
 from hge.estimator.fair_lock import in_turn
 from hge.estimator.validation import Labels, check_mark
 from hge.gating.tree import FloatArray
-from hge.learning.routing import Answerer
+from hge.learning.novelty import Novelty
 
 
 class Rejection(BaseEstimator):  # type: ignore[misc]
     """The methods of a fitted `GatedExperts` that say what it does not know."""
 
     classes_: Labels
-    _answerer: Answerer
+    _novelty: Novelty
 
     @in_turn
     def predict_unknown(self, X: Any) -> FloatArray:
@@ -27,7 +27,7 @@ class Rejection(BaseEstimator):  # type: ignore[misc]
         It is the distance to the nearest remembered rows, compared with the usual distance among these; with
         `joint=True` also the doubt which expert it belongs to. Requires one of `memory_rows` and `joint`.
         """
-        return self._answerer.unknown(self._rows(X))
+        return self._novelty(self._rows(X))
 
     @in_turn
     def is_unknown(self, X: Any, false_alarms: float = 0.05) -> npt.NDArray[np.bool_]:
@@ -40,8 +40,8 @@ class Rejection(BaseEstimator):  # type: ignore[misc]
         """
         if not 0 < false_alarms < 1:
             raise ValueError(f"false_alarms: got {false_alarms!r}, expected a number above 0 and below 1")
-        novelty = self._answerer.unknown(self._rows(X))
-        unusual: npt.NDArray[np.bool_] = novelty > np.quantile(self._answerer.usual_novelty(), 1 - false_alarms)
+        novelty = self._novelty(self._rows(X))
+        unusual: npt.NDArray[np.bool_] = novelty > np.quantile(self._novelty.usual(), 1 - false_alarms)
         return unusual
 
     @in_turn

@@ -131,7 +131,7 @@ def _scores(
         for x in every:
             scores.append(experts.batch_scores(x))
             on_scored(next(scored))
-        return OwnedBatches(np.stack(scores, axis=1), owner, np.array([len(x) for x in every]))
+        return OwnedBatches(np.stack(scores, axis=1), owner)
 
     return score(training), score(replay), score(test)
 
@@ -147,7 +147,7 @@ def _shortlisted(experts: SeparateExperts, scenario: Scenario, config: RunConfig
         queried.append(shortlist.choose(sketches[:, None], len(batch)))
     known = np.where(np.concatenate(queried, axis=1), scores, np.inf)
     best: IntArray = known.argmin(axis=0)
-    return Routes(best, best + 1, known)
+    return Routes.flat(best, known)
 
 
 def _row(row: TreeFigures) -> dict[str, float]:

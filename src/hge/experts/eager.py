@@ -23,7 +23,6 @@ from hge.experts.optim import (
     clipping,
     gradient_norm,
     gradients,
-    has_batch_norm,
     masked_step,
     multiply_adds,
     network_mode,
@@ -59,11 +58,6 @@ class EagerPool:
         self.members: list[_Member] = []
         self.limited = torch.zeros((), device=device)
         """Number of training rows that were too long."""
-
-    @property
-    def uses_batch_statistics(self) -> bool:
-        """Whether the score's network has a BatchNorm."""
-        return has_batch_norm(self.members[0].score)
 
     @property
     def rows_limited(self) -> int:

@@ -37,10 +37,6 @@ class ExpertPool(Protocol):
         """Device of the networks, to which batches are moved."""
 
     @property
-    def uses_batch_statistics(self) -> bool:
-        """Whether the score of a batch differs from the mean of its rows' individual scores."""
-
-    @property
     def rows_limited(self) -> int:
         """Number of training rows that were too long, and were shortened; 0 if inputs are standardised."""
 

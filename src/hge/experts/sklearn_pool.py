@@ -20,7 +20,7 @@ from hge.core.types import Batch, as_float
 from hge.experts.classifier_state import HELD, as_tensors, from_tensors, held_by, hold
 from hge.experts.inputs import Standardise
 from hge.experts.joint.model import Evidence
-from hge.experts.optim import check_state, has_batch_norm, state_of
+from hge.experts.optim import check_state, state_of
 from hge.experts.pool import Costs, train_one_by_one
 from hge.experts.pool_spec import COUNTS, PoolSpec, copy_tensors, count_tensors
 from hge.experts.score_set import ScoreSet
@@ -44,11 +44,6 @@ class ClassifierPool:
         self.score_set = ScoreSet(spec, self.device)
         self.members: list[_Member] = []
         self.classes = np.arange(spec.outputs)
-
-    @property
-    def uses_batch_statistics(self) -> bool:
-        """Whether the score's network has a BatchNorm."""
-        return has_batch_norm(self.score_set.trainers[0].score)
 
     @property
     def rows_limited(self) -> int:

@@ -1,4 +1,4 @@
-"""Known views of an input as further classes: four rotations of an image, or fixed permutations of a row's features.
+"""Known views of an input as further classes: four rotations of an image, or cyclic shifts of a row's features.
 
 An expert that must tell the views apart learns features that also tell the tasks apart, and its answers are averaged
 over the views (results/choices/views).

@@ -27,8 +27,6 @@ class OwnedBatches:
     """[experts, batches]"""
     owner: IntArray
     """[batches]"""
-    rows: IntArray
-    """[batches] sizes of the batches"""
 
     def of(self, owner: int) -> FloatArray:
         """Return the score columns of one owner's batches."""

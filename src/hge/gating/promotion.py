@@ -167,7 +167,7 @@ class Organisation:
     def _pays(self, newcomer: int) -> bool:
         """Return whether a newcomer would get most of its own replay, and more of it than of the others' replay.
 
-        Tested less and less often.
+        Tested after 1, 2, 4, 8, … accepted batches.
         """
         if self.probations[newcomer].accepted.bit_count() > 1:  # at the 1st, 2nd, 4th, 8th … batch
             return False

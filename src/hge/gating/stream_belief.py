@@ -1,8 +1,8 @@
 """Which expert predicts the next rows of a stream: the expert in use, unless the inputs say otherwise. No tensors here.
 
-Observers, such as the gate, choose an expert for each row. How much that says is learned from the labelled past: if an
-observer chose expert B as often while A was in use as while B was, its choice of B says nothing, and the expert in use
-predicts.
+Observers, such as the gate, choose an expert for each row. How much a choice says is estimated from the labelled past:
+if an observer chose expert B as often while A was in use as while B was, its choice of B says nothing, and the expert
+in use predicts.
 """
 
 from __future__ import annotations

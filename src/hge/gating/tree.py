@@ -30,6 +30,11 @@ class Routes:
     scores: FloatArray
     """[experts, groups] the computed scores; inf where an expert was not queried."""
 
+    @classmethod
+    def flat(cls, expert: IntArray, scores: FloatArray) -> Routes:
+        """Return routes in a flat tree, where expert e is node e + 1."""
+        return cls(expert, expert + 1, scores)
+
     @property
     def queried(self) -> IntArray:
         """[groups] number of distinct experts whose score was computed."""
@@ -149,7 +154,7 @@ class Tree:
             best[members] = lowest[improves]
             node[members] = children[choice]  # the paper never advances n here; see docs/paper.md, reading 3
             frontier += [(int(children[i]), members[choice == i]) for i in np.unique(choice)]
-        return self._routes(node, answers)
+        return Routes(self.owners[node], node, answers.scores)
 
     def way_to(self, node: int) -> tuple[list[tuple[int, int]], int]:
         """Return sufficient conditions for `select` to end at `node`, and the number of experts it then queries.
@@ -172,21 +177,16 @@ class Tree:
             below += [(chosen, rival) for rival in dict.fromkeys(rivals) if rival != chosen]
         return below, len(asked)
 
-    def _routes(self, node: IntArray, answers: _Answers) -> Routes:
-        return Routes(self.owners[node], node, answers.scores)
-
 
 class _Answers:
     """Cache of the scores computed so far: an expert scores a group once, however many nodes it has."""
 
     def __init__(self, score: ScoreExperts, experts: int, groups: int) -> None:
         self._score = score
-        self._nothing_known = True
         self.scores = np.full((experts, groups), np.inf)
 
     def ask_one(self, expert: int, groups: IntArray) -> FloatArray:
         """Return one expert's scores [groups]."""
-        self._nothing_known = False
         unknown = groups[np.isinf(self.scores[expert, groups])]
         if len(unknown):
             self.scores[expert, unknown] = self._score([expert], unknown)[0]
@@ -196,8 +196,7 @@ class _Answers:
     def ask(self, ids: IntArray, groups: IntArray) -> FloatArray:
         """Return the scores [ids, groups]."""
         cells = np.ix_(ids, groups)
-        if self._nothing_known or np.isinf(self.scores[cells]).all():
-            self._nothing_known = False
+        if np.isinf(self.scores[cells]).all():
             answered = self.scores[cells] = self._score(ids, groups)
             return answered
         return np.stack([self.ask_one(i, groups) for i in ids.tolist()])

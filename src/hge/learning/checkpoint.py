@@ -130,7 +130,7 @@ def forget_checkpoints(folder: Path) -> None:
     if folder.is_dir():
         with hold(folder, RUN_CHECKPOINTS):
             _delete(folder, set(), set())
-        with suppress(OSError):  # not empty: somebody else's files
+        with suppress(OSError):  # not empty: files that hge has not written
             folder.rmdir()
 
 

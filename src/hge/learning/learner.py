@@ -67,7 +67,7 @@ class Learner:
         self.upkeeps: list[Upkeep] = [upkeep for upkeep in upkeeps if upkeep is not None]
         self.review = Review(pool, config, emit)
         self.memory = StreamMemory(config, pool, keys) if config.memory_rows else None
-        """Companions of the experts, and the belief about who predicts next."""
+        """Companions of the experts, and the belief about which expert predicts next."""
 
     @property
     def active(self) -> list[Expert]:

@@ -23,7 +23,7 @@ GROWTH = 1.5
 MOST_COMPARED = 16
 """Number of experts that it is compared with; of more, those with the lowest scores on its replay."""
 LOST = 0.1
-"""Share of what the labels say that may be lost: the loss of guessing among them is the unit."""
+"""Largest increase of the loss that is tolerated, as a share of the loss of guessing among the labels."""
 
 
 class Merging:

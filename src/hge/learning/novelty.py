@@ -5,8 +5,71 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from hge.experts.companions.companion import flat
 from hge.gating.tree import FloatArray, IntArray
+from hge.learning.routing import ROWS_AT_ONCE, Answerer, slices_of
+
+
+class Novelty:
+    """Novelty of rows, and that of the remembered ones, with which it is compared."""
+
+    def __init__(self, answerer: Answerer) -> None:
+        self._answerer, self._learner = answerer, answerer.learner
+        self._usual: tuple[tuple[int, ...], FloatArray] | None = None
+        """What `usual` returned last, and how far everything was trained then."""
+
+    def usual(self) -> FloatArray:
+        """Return the novelty of remembered rows, sorted; computed again only after further training."""
+        experts, calibration = self._learner.experts, self._answerer.calibration
+        fitted = (0 if calibration is None else calibration.trained_at_fit, self._learner.pool.space.fixed)
+        version = (*fitted, *(e.batches_trained for e in experts))
+        if self._usual is None or self._usual[0] != version:
+            self._usual = version, np.sort(self._of_remembered())
+        return self._usual[1]
+
+    def __call__(self, x: Tensor) -> FloatArray:
+        """Return [rows]: novelty, higher for rows less like anything learned; requires a memory or the joint score."""
+        memory = self._learner.memory
+        if memory is not None:
+            far = np.concatenate([memory.row_novelty(flat(x[part])) for part in slices_of(x)])
+            return self._with_doubt(x, far)
+        calibration = self._answerer.calibration
+        if calibration is None or calibration.joint is None:
+            raise ValueError(
+                "unknown: got neither a memory nor a joint score, expected memory_rows above 0 or joint=True"
+            )
+        pool, routes = self._learner.pool, self._answerer.route(x, "sample")
+        own, usual = np.full(len(x), np.nan), {}
+        for e in np.unique(routes.expert).tolist():
+            usual[e], rows = self._answerer.scores_on_replay(e, e), np.flatnonzero(routes.expert == e)
+            for part in np.split(rows, range(ROWS_AT_ONCE, len(rows), ROWS_AT_ONCE)):
+                own[part] = pool.scores([e], x[torch.from_numpy(part)].to(pool.device))[0]
+        doubt = routes.scores[routes.expert, np.arange(len(x))]
+        return unknown(surprise(own, routes.expert, usual), doubt, calibration.joint.usual_doubt)
+
+    def _of_remembered(self) -> FloatArray:
+        """Return the novelty of remembered rows, each compared with the others."""
+        memory, experts = self._learner.memory, self._learner.experts
+        rows = torch.cat([kept.batch.x for expert in experts for kept in expert.replay.kept])
+        if memory is None:
+            return self(rows)
+        remembered = memory.row_novelty
+        if not len(remembered.usual):  # no two rows differ: nothing but a row like these is known
+            return np.zeros(1)
+        compared = torch.from_numpy(remembered.compared).view(-1, *rows.shape[1:])
+        return self._with_doubt(compared.to(rows), remembered.usual)
+
+    def _with_doubt(self, x: Tensor, far: FloatArray) -> FloatArray:
+        """Return [rows]: novelty among the remembered rows, with the doubt of the joint score if there is one."""
+        calibration = self._answerer.calibration
+        if calibration is None or calibration.joint is None:
+            return far
+        routes = self._answerer.route(x, "sample")
+        doubt = routes.scores[routes.expert, np.arange(len(x))]
+        return far_or_doubtful(far, doubt, calibration.joint.usual_doubt)
 
 
 def surprise(scores: FloatArray, chosen: IntArray, usual: Mapping[int, FloatArray]) -> FloatArray:

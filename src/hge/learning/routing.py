@@ -11,12 +11,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hge.experts.companions.companion import flat
 from hge.experts.joint.calibration import Calibration
 from hge.experts.pool import ExpertPool, scorer, sketcher
 from hge.experts.scores import UNSUITABLE
 from hge.gating.tree import FloatArray, IntArray, Routes
-from hge.learning.novelty import far_or_doubtful, surprise, unknown
 from hge.learning.online import Routing
 from hge.learning.window_routing import follow
 
@@ -39,8 +37,6 @@ class Answerer:
 
     learner: Learner
     _replay_scores: dict[tuple[int, int], tuple[tuple[int, ...], FloatArray]] = field(default_factory=dict)
-    _usual_novelty: tuple[tuple[int, ...], FloatArray] | None = None
-    """What `usual_novelty` returned last, and how far everything was trained then."""
 
     def route(self, x: Tensor, routing: Routing) -> Routes:
         """Choose an expert per row, independently of the other rows, or one for all rows (`routing="batch"`).
@@ -108,14 +104,14 @@ class Answerer:
         assert memory is not None
         aside = cache(lambda: memory.rows_aside(learner.recent, learner.experts[learner.last_used]))
         return np.concatenate(
-            [memory.mixture(x[part].to(learner.pool.device), belief[:, part], outputs, aside) for part in _parts(x)]
+            [memory.mixture(x[part].to(learner.pool.device), belief[:, part], outputs, aside) for part in slices_of(x)]
         )
 
     def _belief(self, x: Tensor) -> FloatArray:
         """Return [experts + 1, rows]: the belief that each row belongs to each expert, or to the rows set aside."""
         memory, experts, device = self.learner.memory, len(self.learner.experts), self.learner.pool.device
         assert memory is not None
-        choices = [memory.choices(x[part].to(device), experts) for part in _parts(x)]
+        choices = [memory.choices(x[part].to(device), experts) for part in slices_of(x)]
         return memory.belief.posterior(np.concatenate(choices, axis=1), experts)
 
     def mixture(self, x: Tensor, outputs: int) -> FloatArray:
@@ -126,56 +122,6 @@ class Answerer:
         parts = [self.calibration.evidence(part.to(device)) for part in torch.split(x, ROWS_AT_ONCE)]
         silent = [] if self.learner.config.newcomers_answer else self.learner.newcomers
         return np.concatenate([joint.mixture(evidence, outputs, silent) for evidence in parts])
-
-    def usual_novelty(self) -> FloatArray:
-        """Return the novelty of remembered rows, sorted; computed again only after further training."""
-        experts, calibration = self.learner.experts, self.calibration
-        fitted = (0 if calibration is None else calibration.trained_at_fit, self.learner.pool.space.fixed)
-        version = (*fitted, *(e.batches_trained for e in experts))
-        if self._usual_novelty is None or self._usual_novelty[0] != version:
-            self._usual_novelty = version, np.sort(self._of_remembered())
-        return self._usual_novelty[1]
-
-    def _of_remembered(self) -> FloatArray:
-        """Return the novelty of remembered rows, each compared with the others."""
-        memory, experts = self.learner.memory, self.learner.experts
-        rows = torch.cat([kept.batch.x for expert in experts for kept in expert.replay.kept])
-        if memory is None:
-            return self.unknown(rows)
-        remembered = memory.row_novelty
-        if not len(remembered.usual):  # no two rows differ: nothing but a row like these is known
-            return np.zeros(1)
-        return self._with_doubt(
-            torch.from_numpy(remembered.compared).view(-1, *rows.shape[1:]).to(rows), remembered.usual
-        )
-
-    def unknown(self, x: Tensor) -> FloatArray:
-        """Return [rows]: novelty, higher for rows less like anything learned; requires a memory or the joint score."""
-        memory = self.learner.memory
-        if memory is not None:
-            far = np.concatenate([memory.row_novelty(flat(x[part])) for part in _parts(x)])
-            return self._with_doubt(x, far)
-        if self.calibration is None or self.calibration.joint is None:
-            raise ValueError(
-                "unknown: got neither a memory nor a joint score, expected memory_rows above 0 or joint=True"
-            )
-        routes, device = self.route(x, "sample"), self.learner.pool.device
-        own, usual = np.empty(len(x)), {}
-        for e in np.unique(routes.expert):
-            usual[int(e)], rows = self._scores_on_replay(int(e), int(e)), np.flatnonzero(routes.expert == e)
-            for part in np.split(rows, range(ROWS_AT_ONCE, len(rows), ROWS_AT_ONCE)):
-                mine = x[torch.from_numpy(part)].to(device)
-                own[part] = self.learner.pool.scores([int(e)], mine)[0]
-        doubt = routes.scores[routes.expert, np.arange(len(x))]
-        return unknown(surprise(own, routes.expert, usual), doubt, self.calibration.joint.usual_doubt)
-
-    def _with_doubt(self, x: Tensor, far: FloatArray) -> FloatArray:
-        """Return [rows]: novelty among the remembered rows, with the doubt of the joint score if there is one."""
-        if self.calibration is None or self.calibration.joint is None:
-            return far
-        routes = self.route(x, "sample")
-        doubt = routes.scores[routes.expert, np.arange(len(x))]
-        return far_or_doubtful(far, doubt, self.calibration.joint.usual_doubt)
 
     @property
     def calibration(self) -> Calibration | None:
@@ -204,7 +150,7 @@ class Answerer:
         if self.calibration is not None or routing == "window" or by_belief:
             probability: FloatArray = np.exp(-routes.scores[chosen, np.arange(len(chosen))])
             return probability
-        spreads = {int(e): max(float(self._scores_on_replay(int(e), int(e)).std()), 1e-12) for e in np.unique(chosen)}
+        spreads = {int(e): max(float(self.scores_on_replay(int(e), int(e)).std()), 1e-12) for e in np.unique(chosen)}
         spread = np.array([spreads[int(e)] for e in chosen])
         advantage = (routes.scores[chosen, np.arange(len(chosen))] - routes.scores) / spread
         confidence: FloatArray = 1 / np.exp(np.minimum(advantage, 500.0)).sum(axis=0)
@@ -271,7 +217,7 @@ class Answerer:
         It is equally many standard deviations from the mean difference on the newcomer's replay and on the holder's.
         """
         own, other = (
-            self._scores_on_replay(newcomer, owner) - self._scores_on_replay(holder, owner)
+            self.scores_on_replay(newcomer, owner) - self.scores_on_replay(holder, owner)
             for owner in (newcomer, holder)
         )
         if not own.mean() < other.mean():
@@ -279,7 +225,7 @@ class Answerer:
         own_spread, other_spread = (max(float(d.std()), 1e-12) for d in (own, other))
         return float(own.mean() * other_spread + other.mean() * own_spread) / (own_spread + other_spread)
 
-    def _scores_on_replay(self, expert: int, owner: int) -> FloatArray:
+    def scores_on_replay(self, expert: int, owner: int) -> FloatArray:
         """Return the expert's scores for the rows in the owner's replay; cached until either is trained again."""
         experts, key = self.learner.experts, (expert, owner)
         version = experts[expert].batches_trained, experts[owner].batches_trained, self.learner.pool.space.fixed
@@ -290,7 +236,7 @@ class Answerer:
         return self._replay_scores[key][1]
 
 
-def _parts(x: Tensor) -> list[slice]:
+def slices_of(x: Tensor) -> list[slice]:
     """Return the parts of rows that are predicted at once."""
     return [slice(start, start + ROWS_AT_ONCE) for start in range(0, len(x), ROWS_AT_ONCE)]
 

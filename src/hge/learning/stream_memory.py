@@ -1,4 +1,4 @@
-"""What a learner keeps beside its experts' networks to predict well from few rows: companions, and who is in use."""
+"""What a learner keeps beside its experts' networks to predict well from few rows: companions, and a belief."""
 
 from __future__ import annotations
 

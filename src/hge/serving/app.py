@@ -95,7 +95,7 @@ class Doors:
             self._waiting -= 1
 
     def stop(self) -> None:
-        """Refuse those that wait to learn, and those who come; what has begun is finished."""
+        """Refuse requests to learn that wait or come later; what has begun is finished."""
         self._stopped = True
 
     def _unless_stopped(self, call: Callable[..., T], *arguments: Any) -> T:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
-from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from hge.core.event_text import describe_events
+from hge.core.events import json_value
 from hge.drawing.colours import colour_of
 
 DECISIONS = 100
@@ -37,7 +37,7 @@ def state(
     accuracy_name: str,
 ) -> dict[str, Any]:
     """Return a state as JSON values; `rows` is None where only batches are counted."""
-    columns = {name: [_number(value) for value in history[name].tolist()] if history else [] for name in COLUMNS}
+    columns = {name: [json_value(value) for value in history[name].tolist()] if history else [] for name in COLUMNS}
     ids = sorted({int(expert) for expert in columns["expert"]} | {expert["id"] for expert in experts})
     return {
         "title": title,
@@ -47,13 +47,9 @@ def state(
         "rows": rows,
         "batches": batches,
         "switches": switches,
-        "experts": [{name: _number(value) for name, value in expert.items()} for expert in experts],
+        "experts": [{name: json_value(value) for name, value in expert.items()} for expert in experts],
         "tree": tree,
         "history": columns,
         "decisions": describe_events(events)[-DECISIONS:],
         "colours": {str(expert): colour_of(expert) for expert in ids},
     }
-
-
-def _number(value: Any) -> Any:
-    return None if isinstance(value, float) and not isfinite(value) else value

@@ -83,7 +83,7 @@ class ExpertStore:
         self.sync_gate()
         if self.active != NOBODY:
             self.idle[self.active].copy_(self.slot, non_blocking=True)
-        self.active = NOBODY  # if there is an interrupt from here on, nobody's memory is replaced by the slot's
+        self.active = NOBODY  # if there is an interrupt from here on, no expert's memory is overwritten by the slot's
         self.slot.copy_(self.idle[expert], non_blocking=True)
         self.gates.read(expert, self.score.gate_tensors())
         self.active = expert

@@ -27,7 +27,7 @@ from hge.experts.fast.memory import ExpertStore
 from hge.experts.features import features_and_logits
 from hge.experts.inputs import flip_and_crop
 from hge.experts.joint.model import Evidence
-from hge.experts.optim import check_state, has_batch_norm, multiply_adds, network_mode
+from hge.experts.optim import check_state, multiply_adds, network_mode
 from hge.experts.pool import Costs
 from hge.experts.pool_spec import COUNTS, PoolSpec, as_evidence, copy_tensors, count_tensors
 from hge.experts.scores.space import Space
@@ -73,11 +73,6 @@ class StackedPool:
         self.__init__(state["spec"], state["keys"], state["device"])  # type: ignore[misc]
         vars(self).update(state)
         self.steps = Steps(self.store, self.graphs)
-
-    @property
-    def uses_batch_statistics(self) -> bool:
-        """Whether the score's network has a BatchNorm."""
-        return has_batch_norm(self.store.score)
 
     @property
     def rows_limited(self) -> int:

@@ -23,7 +23,7 @@ MAX_CONCURRENT = 4
 DRAWS = 1024
 """Draws of the latent noise at which experts are compared; longer batches use them again."""
 DRAWS_PER_ROW = 8
-"""Draws over which the score of a single row is averaged (results/choices/readings.json compares other numbers)."""
+"""Draws over which the score of a single row is averaged (results/choices/readings/ compares other numbers)."""
 
 
 class AutoencoderScore(Score):

@@ -132,7 +132,7 @@ def survival_table(report: dict[str, Any]) -> str:
     first, *_, last = growth["curves"]["estimator"]
     return "\n".join(
         [
-            "| what | how much | what came of it |",
+            "| test | amount | outcome |",
             "|---|---|---|",
             f"| kill -9, GE and HGE | {kills['kills']}, of them {kills['with_newcomers']} in a newcomer's probation, "
             f"{kills['with_set_aside']} with batches set aside, {renamed} between writing and renaming "
@@ -147,8 +147,8 @@ def survival_table(report: dict[str, Any]) -> str:
             f"| checkpoint files with a flipped bit, or cut off | {flips['flips']:,} "
             f"| {len(flips['wrong'])} unnoticed |",
             f"| rows in other units, codes, noise: once, in bursts, for ever | {len(outliers['cases'])} streams "
-            f"| {len(outliers['known'])} lose a task as [documented](docs/survival.md#rows-that-are-no-data), "
-            f"{len(outliers['wrong'])} others do |",
+            f"| {len(outliers['known'])} lose a task, as [documented](docs/survival.md#rows-that-are-no-data); "
+            f"{len(outliers['wrong']) or 'the'} others lose {'one' if outliers['wrong'] else 'none'} |",
             f"| {last['experts']} experts, the estimator's defaults | {last['mean_ms']:.1f} ms a batch "
             f"| {first['mean_ms']:.1f} ms with {first['experts']} experts |",
             f"| batches of one task, after the first tenth | {soak['batches']:,} "

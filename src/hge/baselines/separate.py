@@ -15,15 +15,12 @@ from torch import Tensor
 from hge.core.events import Emit, ExpertChanged, ExpertCreated, UpdateSkipped
 from hge.core.types import Batch
 from hge.experts.pool import Costs, ExpertPool, count_parameters
-from hge.gating.switch_detection import LossStats
+from hge.gating.switch_detection import NO_BOUND
 from hge.gating.tree import FloatArray, Routes, Tree
 from hge.learning.online import Answers, Routing, Setting, Step
 from hge.learning.routing import ask
 from hge.learning.runs import pulling
 from hge.learning.state import Snapshot, restore_shared, shared_tensors
-
-NO_BOUND = LossStats(alpha=1.0, count=2, mean=1e30)
-"""Statistics that no loss changes, with a bound above every finite loss."""
 
 
 def build(setting: Setting) -> Separate:

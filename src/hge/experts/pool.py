@@ -137,6 +137,11 @@ def count_parameters(pool: ExpertPool, experts: int, *, scores: bool = True) -> 
     return sum(tensor.numel() for name, tensor in own if scores or name.startswith("net."))
 
 
+def class_probabilities(pool: ExpertPool, expert: int, x: Tensor, outputs: int | None = None) -> FloatArray:
+    """Return [rows, outputs]: the softmax of an expert's outputs, or of the first ones, in double precision."""
+    return np.asarray(pool.logits(expert, x.to(pool.device))[:, :outputs].double().softmax(dim=1).cpu())
+
+
 def train_one_by_one(
     pool: ExpertPool,
     expert: int,

@@ -72,6 +72,10 @@ class LossStats:
         return self.mean + epsilon * self.deviation if self.count >= 2 else inf
 
 
+NO_BOUND = LossStats(alpha=1.0, count=2, mean=1e30)
+"""Statistics that no loss changes, with a bound above every loss that can be trained on."""
+
+
 @dataclass
 class RecentEntry(Generic[T]):
     """A batch in R and its status."""

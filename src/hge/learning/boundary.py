@@ -8,6 +8,7 @@ import numpy as np
 
 from hge.core import events
 from hge.core.types import Batch
+from hge.experts.pool import class_probabilities
 from hge.experts.replay import Expert
 from hge.gating.switch_detection import RecentEntry, change_point
 from hge.gating.tree import FloatArray
@@ -62,7 +63,7 @@ def _log_likelihood(learner: Learner, expert: Expert, batch: Batch) -> FloatArra
     """Return [rows]: the logarithm of the probability that an expert gives to each label."""
     y, memory = batch.y.cpu().numpy(), learner.memory
     if memory is None:
-        found = learner.pool.logits(expert.id, batch.x).double().softmax(dim=1).cpu().numpy()
+        found = class_probabilities(learner.pool, expert.id, batch.x)
     else:
         found = memory.probabilities(expert.id, batch.x, max(memory.classes, int(y.max()) + 1))
     logarithms: FloatArray = np.log(np.maximum(found[np.arange(len(y)), y], 1e-6))

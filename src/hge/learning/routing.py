@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hge.experts.joint.calibration import Calibration
-from hge.experts.pool import ExpertPool, scorer, sketcher
+from hge.experts.pool import ExpertPool, class_probabilities, scorer, sketcher
 from hge.experts.scores import UNSUITABLE
 from hge.gating.tree import FloatArray, IntArray, Routes
 from hge.learning.online import Routing
@@ -91,7 +91,7 @@ class Answerer:
         x = x.to(pool.device)
         if memory is not None:
             return memory.probabilities(expert, x, outputs)
-        return np.asarray(pool.logits(expert, x)[:, :outputs].double().softmax(dim=1).cpu())
+        return class_probabilities(pool, expert, x, outputs)
 
     @property
     def weighs_all_experts(self) -> bool:
@@ -248,6 +248,5 @@ def ask(pool: ExpertPool, x: Tensor, routes: Routes, outputs: int) -> FloatArray
     for e in np.unique(expert):
         rows = np.flatnonzero(expert == e)
         for part in np.split(rows, range(ROWS_AT_ONCE, len(rows), ROWS_AT_ONCE)):
-            logits = pool.logits(int(e), x[torch.from_numpy(part)].to(pool.device))
-            result[part] = logits[:, :outputs].double().softmax(dim=1).cpu().numpy()
+            result[part] = class_probabilities(pool, int(e), x[torch.from_numpy(part)], outputs)
     return result

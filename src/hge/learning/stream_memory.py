@@ -18,7 +18,7 @@ from hge.experts.companions.companion import Companion, flat
 from hge.experts.companions.nearest import LabelledRows, NearestRows, common_scale
 from hge.experts.companions.row_novelty import RowNovelty
 from hge.experts.networks import Shape
-from hge.experts.pool import ExpertPool
+from hge.experts.pool import ExpertPool, class_probabilities
 from hge.experts.replay import Expert
 from hge.gating.stream_belief import StreamBelief
 from hge.gating.switch_detection import RecentBuffer
@@ -64,7 +64,7 @@ class StreamMemory:
         self._shape = tuple(batch.x.shape[1:])
         self.classes = max(self.classes, int(y.max()) + 1)
         own = self.companions.setdefault(expert.id, Companion(x.shape[1], self.rows))
-        self.rows_limited += own.learn(x, y, self._network(expert.id, batch.x, self.classes))
+        self.rows_limited += own.learn(x, y, class_probabilities(self.pool, expert.id, batch.x, self.classes))
         self._owners = self._row_novelty = None
 
     def companion_as_is(self, expert: int) -> Companion | None:
@@ -162,7 +162,7 @@ class StreamMemory:
 
     def probabilities(self, expert: int, x: Tensor, outputs: int) -> FloatArray:
         """Return [rows, outputs]: an expert's class probabilities, its companion's opinion included."""
-        network = self._network(expert, x, outputs)
+        network = class_probabilities(self.pool, expert, x, outputs)
         own = self.companions.get(expert)
         return network if own is None else own.probabilities(flat(x), network)
 
@@ -217,10 +217,6 @@ class StreamMemory:
             own = part(str(expert), tensors)
             self.companions[expert] = Companion(len(own["linear.mean"]), self.rows)
             self.companions[expert].load_state(own)
-
-    def _network(self, expert: int, x: Tensor, outputs: int) -> FloatArray:
-        logits = self.pool.logits(expert, x)[:, :outputs]
-        return np.asarray(logits.double().softmax(dim=1).cpu())
 
 
 def _steps_until(batches: int) -> int:

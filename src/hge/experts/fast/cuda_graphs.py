@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -92,31 +92,6 @@ class _CachedCall:
         finally:
             gc.enable()
         self.graph = graph
-
-
-class SideStream:
-    """A second stream: work in its blocks may overlap with the work that follows them, until `join`.
-
-    Every block must be joined before the function returns, so that memory is not reused too early.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        """Run the block on the second stream, after all work already queued on the current stream."""
-        if self.stream is None:
-            yield
-            return
-        self.stream.wait_stream(torch.cuda.current_stream(self.stream.device))
-        with torch.cuda.stream(self.stream):
-            yield
-
-    def join(self) -> None:
-        """Make the current stream wait for the blocks."""
-        if self.stream is not None:
-            torch.cuda.current_stream(self.stream.device).wait_stream(self.stream)
 
 
 class ResultQueue:

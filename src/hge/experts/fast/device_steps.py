@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hge.experts.fast.cuda_graphs import Graphs, SideStream
+from hge.experts.fast.cuda_graphs import Graphs
 from hge.experts.fast.memory import ExpertStore
 from hge.experts.inputs import flip_and_crop, frozen_scaling
 from hge.experts.optim import clipping, gradient_norm, masked_step, network_mode
+from hge.experts.side_stream import SideStream
 from hge.experts.views import training_loss
 from hge.gating.switch_detection import LossStats
 

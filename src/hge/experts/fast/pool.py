@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import islice
-from math import inf, nan
+from math import nan
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from hge.experts.pool import Costs
 from hge.experts.pool_spec import COUNTS, PoolSpec, as_evidence, copy_tensors, count_tensors
 from hge.experts.scores.space import Space
 from hge.experts.views import training_loss
-from hge.gating.switch_detection import LossStats
+from hge.gating.switch_detection import NO_BOUND, LossStats
 from hge.gating.tree import FloatArray
 
 MAX_NETWORKS = 32
@@ -119,7 +119,7 @@ class StackedPool:
 
     def train(self, expert: int, batch: Batch, step: int) -> float:
         """Take one optimiser step on the expert and train its score, whatever the loss."""
-        return next(self.train_run(expert, [(step, batch)], LossStats(count=2, mean=inf), 0.0), nan)
+        return next(self.train_run(expert, [(step, batch)], NO_BOUND, 0.0), nan)
 
     def rehearse(self, expert: int, batch: Batch, step: int) -> None:
         """Take one optimiser step on the network alone."""

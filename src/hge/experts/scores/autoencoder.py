@@ -12,11 +12,11 @@ from torch.func import functional_call, vmap
 
 from hge.core.config import OptimiserConfig, ScoreConfig
 from hge.core.randomness import Keys
-from hge.experts.fast.cuda_graphs import SideStream
 from hge.experts.inputs import far_rows
 from hge.experts.networks import Autoencoder, Shape
 from hge.experts.optim import build_optimiser, gradients, has_batch_norm, masked_step, multiply_adds, network_mode
 from hge.experts.scores.base import Cost, Score
+from hge.experts.side_stream import SideStream
 
 MAX_CONCURRENT = 4
 """Number of convolutional autoencoders run concurrently on a GPU; more are not faster."""

@@ -37,10 +37,10 @@ def settings(method: str = "ge") -> RunConfig:
 def test_every_row_is_replaced_by_its_features(backbone: nn.Module) -> None:
     config = settings()
     rows = build_scenario(config, Keys(0), None)
-    scenario = with_features(rows, config)
+    scenario = with_features(rows, config, None)
     assert scenario.shape == (100,)
     assert (scenario.visits, scenario.classes) == (rows.visits, rows.classes)
-    assert with_features(rows, replace(config, features="")) is rows
+    assert with_features(rows, replace(config, features=""), None) is rows
     for old, new in zip(rows.tasks, scenario.tasks, strict=True):
         for before, after in ((old.train, new.train), (old.test, new.test)):
             some = torch.tensor([5, 0, 7])

@@ -34,7 +34,10 @@ ARRAYS = {
 }
 PROTOTYPES: dict[str, Any] = ARRAYS | {"MLPClassifier": MLPClassifier((8,), learning_rate_init=0.01)}
 NEED_FEATURES = {"check_evidence_is_of_each_row_by_itself_and_changes_nothing"}
-OF_NETWORKS = {"check_costs_are_those_of_the_scores"}  # of three classes: fewer multiply-adds than a sketch
+OF_NETWORKS = {
+    "check_costs_are_those_of_the_scores",  # of three classes: fewer multiply-adds than a sketch
+    "check_rehearsal_leaves_statistics_alone",  # those of averaged weights
+}
 NEED_ARRAYS = {
     "check_rehearsal_trains_the_network_alone",
     "check_state_makes_the_same_expert",

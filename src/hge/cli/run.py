@@ -113,6 +113,7 @@ def run_and_show(
                     out,
                     lambda step, total, learner: show(step.step + 1, total, _status(step, learner)),
                     data,
+                    on_features=lambda done, total: show(done, total, f"features of {config.features}"),
                     resume=resume,
                     checkpoint_every=checkpoint_every,
                 )

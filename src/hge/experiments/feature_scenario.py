@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
 from hge.core.config import RunConfig
+from hge.data.datasets import data_folder
 from hge.data.scenarios import Part, Scenario, Source
 from hge.data.transforms import AsIs
+from hge.experiments.feature_store import FeatureStore, OnRows
 from hge.experts.backbones import BACKBONES
 from hge.experts.extractor import Extractor
 
-READ_AT_ONCE = 1024
-"""Rows that are prepared at once; the extractor takes fewer."""
 NETS_OF_IMAGES = ("resnet18", "resnet18-cifar", "conv4", "conv4-narrow")
 
 
@@ -33,20 +34,25 @@ def check_features(config: RunConfig) -> None:
         raise ValueError(f"views: got {config.views} with features, which are computed once; expected 1")
 
 
-def with_features(scenario: Scenario, config: RunConfig) -> Scenario:
-    """Return the scenario with features instead of rows, if the settings name a backbone; it stays in memory."""
+def with_features(
+    scenario: Scenario, config: RunConfig, data: Path | None, on_rows: OnRows = lambda done, total: None
+) -> Scenario:
+    """Return the scenario with features instead of rows, if the settings name a backbone; it stays in memory.
+
+    Features are kept in the folder of the data sets, if there is one.
+    """
     if not config.features:
         return scenario
-    extractor = Extractor(config.features, config.device)
-    tasks = (
-        replace(task, train=_extracted(task.train, extractor), test=_extracted(task.test, extractor))
-        for task in scenario.tasks
-    )
-    return replace(scenario, tasks=tuple(tasks))
+    store = FeatureStore(Extractor(config.features, config.device), data_folder(data))
+    total, done = sum(len(part) for task in scenario.tasks for part in (task.train, task.test)), 0
 
+    def extracted(part: Part) -> Part:
+        nonlocal done
+        features = store(part.whole().x, lambda known, _: on_rows(done + known, total))
+        done += len(part)
+        place = part.source.x.device
+        source = Source(features.to(place), part.source.y[part.rows])
+        return replace(part, source=source, rows=torch.arange(len(part), device=part.rows.device), prepare=AsIs())
 
-def _extracted(part: Part, extractor: Extractor) -> Part:
-    features = torch.cat([extractor(batch.x) for batch in part.batches(READ_AT_ONCE)])
-    place = part.source.x.device
-    source = Source(features.to(place), part.source.y[part.rows])
-    return replace(part, source=source, rows=torch.arange(len(part), device=part.rows.device), prepare=AsIs())
+    tasks = tuple(replace(task, train=extracted(task.train), test=extracted(task.test)) for task in scenario.tasks)
+    return replace(scenario, tasks=tasks)

@@ -25,6 +25,7 @@ from hge.experiments.batch_feed import Feed
 from hge.experiments.build import build_answers, build_learner, build_scenario, check, check_resumable
 from hge.experiments.cost import ROWS, costs
 from hge.experiments.feature_scenario import with_features
+from hge.experiments.feature_store import OnRows
 from hge.experiments.methods import METHODS
 from hge.experiments.metrics import Ledger, evaluate
 from hge.experiments.prequential import Tracker
@@ -62,6 +63,7 @@ def run(
     on_step: OnStep = lambda step, total, learner: None,
     data: Path | None = None,
     *,
+    on_features: OnRows = lambda done, total: None,
     resume: bool = False,
     checkpoint_every: int = CHECKPOINT_EVERY,
     patience: float = 0.0,
@@ -70,7 +72,8 @@ def run(
 
     A checkpoint is written to `folder`/checkpoints every `checkpoint_every` batches (0: never), and before an error of
     the stream or a Ctrl-C is raised. With `resume`, an interrupted run continues from its last checkpoint, with the
-    same outcome, and a finished run is not repeated; other data are an error. Failing to write a checkpoint is a
+    same outcome, and a finished run is not repeated; other data are an error. `on_features` is called while features of
+    the rows are computed, if the settings name a backbone. Failing to write a checkpoint is a
     warning; failing to write events ends the run. A folder that another process writes to is waited for up to
     `patience` seconds.
     """
@@ -78,7 +81,7 @@ def run(
     if resume:
         check_resumable(config.method)
     with hold(folder, RUN, patience), deterministic_algorithms(config.deterministic):
-        session = RunSession(config, folder, data, checkpoint_every)
+        session = RunSession(config, folder, data, checkpoint_every, on_features)
         if resume:
             if (finished := read_finished(folder, config)) is not None:
                 session.check_data(finished.get("data", session.data))  # results of 0.1.0 do not have it
@@ -110,13 +113,20 @@ class RunSession:
     feed: Feed
     """The stream's batches; set when learning starts."""
 
-    def __init__(self, config: RunConfig, folder: Path, data: Path | None, checkpoint_every: int) -> None:
+    def __init__(
+        self,
+        config: RunConfig,
+        folder: Path,
+        data: Path | None,
+        checkpoint_every: int,
+        on_features: OnRows = lambda done, total: None,
+    ) -> None:
         self.config = config
         self.folder = folder
         keys = Keys(config.seed)
         rows = build_scenario(config, keys, data)
         self.data = fingerprint(rows)
-        self.scenario = with_features(rows, config)
+        self.scenario = with_features(rows, config, data, on_features)
         self.total = self.scenario.batches(config.batch_size, config.epochs)
         self.events: list[Event] = []
         self.learner = build_learner(config, self.scenario, keys, self.events.append, lambda: self.feed.current_task)

@@ -84,7 +84,7 @@ def gates(
     code = commit()  # read first: the files may change during the run
     keys = Keys(config.seed)
     scenario = build_scenario(config, keys, data)
-    scenario = with_features(validation_scenario(scenario) if validation else scenario, config)
+    scenario = with_features(validation_scenario(scenario) if validation else scenario, config, data)
     pool = build_pool(config, scenario, keys)
     others = ("sketch", "autoencoder") if autoencoder else ("sketch",)
     folder.mkdir(parents=True, exist_ok=True)

@@ -55,7 +55,7 @@ def organise(
     check(config)
     code = commit()  # read first: the files may change during the run
     keys = Keys(config.seed)
-    scenario = with_features(build_scenario(config, keys, data), config)
+    scenario = with_features(build_scenario(config, keys, data), config, data)
     order = list(dict.fromkeys(visit.task for visit in scenario.visits))
     if len(order) < len(scenario.tasks):
         raise ValueError(f"visits: got {config.visits!r}, expected every task: each has its expert")

@@ -10,7 +10,7 @@ import torch
 
 from hge.core.config import override
 from hge.core.randomness import Keys
-from hge.experiments.build import build_answers, build_learner, build_scenario
+from hge.experiments.build import build_answers, build_learner, build_scenario, check
 from hge.experiments.methods import METHODS
 from hge.experiments.recipes import build_config
 from hge.experiments.runner import run
@@ -77,3 +77,16 @@ def test_naive_is_one_network_that_forgets(tmp_path: Path) -> None:
     assert result["accuracy_sample"] < 40, "of five tasks it knows the last"
     separate = run(build_config("split-digits", "separate", epochs_scale=0.25), tmp_path / "separate")
     assert separate["accuracy_sample"] > 95
+
+
+@pytest.mark.parametrize("name", STREAMING)
+def test_methods_of_one_network_have_no_views(name: str) -> None:
+    views = build_config("cif10", name, "best").views
+    of_experts = METHODS[name].module in ("hge.learning.gated", "hge.baselines.tame", "hge.baselines.separate")
+    assert views == (4 if of_experts or name == "expert-gate" else 1)
+
+
+def test_views_are_refused_where_no_loss_has_a_place_for_them() -> None:
+    with pytest.raises(ValueError, match="views: got 2, expected 1 for er, whose loss knows no views"):
+        check(override(build_config("split-digits", "er"), "views=2"))
+    check(override(build_config("split-digits", "separate"), "views=2"))

@@ -47,6 +47,9 @@ def check(config: RunConfig) -> None:
     for name, value, known in (("net", config.net, NETS), ("autoencoder", config.autoencoder, AUTOENCODERS)):
         if value not in known:
             raise ValueError(f"{name}: got {value!r}, expected one of {', '.join(known)}")
+    taken = METHODS[config.method].configure(config, info.paper.promotion_rate).views
+    if config.views != taken:
+        raise ValueError(f"views: got {config.views}, expected {taken} for {config.method}, whose loss knows no views")
     check_features(config)
 
 

@@ -89,11 +89,17 @@ def with_autoencoder(config: RunConfig, promotion_rate: float) -> RunConfig:
     return replace(config, score=ScoreConfig(name="autoencoder", kl_weight=0.0, variational=False))
 
 
+def without_experts(config: RunConfig, promotion_rate: float) -> RunConfig:
+    """Use neither a gate nor views: the losses of these methods have no place for them."""
+    return replace(without_gate(config, promotion_rate), views=1, answer_views=0)
+
+
 def with_baseline(**settings: Any) -> Configure:
-    """Return settings of a baseline."""
+    """Return settings of a method without experts."""
 
     def configure(config: RunConfig, promotion_rate: float) -> RunConfig:
-        return replace(without_gate(config, promotion_rate), baseline=replace(config.baseline, **settings))
+        own = without_experts(config, promotion_rate)
+        return replace(own, baseline=replace(own.baseline, **settings))
 
     return configure
 
@@ -154,15 +160,17 @@ METHODS: dict[str, Method] = {
         with_baseline(penalty=0.5),
         Needs(boundaries=True, passes=2),
     ),
-    "naive": Method("one network, trained on", "hge.baselines.naive", without_gate),
+    "naive": Method("one network, trained on", "hge.baselines.naive", without_experts),
     "joint": Method(
         "one network, trained on all rows at the end",
         "hge.baselines.joint",
-        without_gate,
+        without_experts,
         Needs(rows="all", end_of_stream=True),
     ),
-    "er": Method("experience replay", "hge.baselines.er", without_gate, Needs(rows="memory", passes=2)),
-    "er-ace": Method("replay, asymmetric losses", "hge.baselines.er_ace", without_gate, Needs(rows="memory", passes=2)),
+    "er": Method("experience replay", "hge.baselines.er", without_experts, Needs(rows="memory", passes=2)),
+    "er-ace": Method(
+        "replay, asymmetric losses", "hge.baselines.er_ace", without_experts, Needs(rows="memory", passes=2)
+    ),
     "der": Method(
         "Dark Experience Replay", "hge.baselines.der", with_baseline(logit_weight=0.5), Needs(rows="memory", passes=2)
     ),
@@ -172,36 +180,38 @@ METHODS: dict[str, Method] = {
         with_baseline(logit_weight=0.2, label_weight=0.5),
         Needs(rows="memory", passes=3),
     ),
-    "agem": Method("A-GEM", "hge.baselines.agem", without_gate, Needs(rows="memory", passes=2)),
+    "agem": Method("A-GEM", "hge.baselines.agem", without_experts, Needs(rows="memory", passes=2)),
     "sncl": Method(
         "SNCL: replay with sparse variational units (our reading)",
         "hge.baselines.sncl",
         with_baseline(logit_weight=0.2, label_weight=0.5, penalty=0.01),
         Needs(rows="memory", passes=2),
     ),
-    "gdumb": Method("a balanced memory, learned at the end", "hge.baselines.gdumb", without_gate, AT_THE_END),
+    "gdumb": Method("a balanced memory, learned at the end", "hge.baselines.gdumb", without_experts, AT_THE_END),
     "expert-gate": Method(
         "Expert Gate (Aljundi et al. 2017)", "hge.baselines.expert_gate", with_autoencoder, Needs(boundaries=True)
     ),
-    "ncm": Method("nearest class mean of the pixels", "hge.baselines.ncm", without_gate, CLOSED_FORM),
-    "slda": Method("streaming LDA of the pixels", "hge.baselines.slda", without_gate, CLOSED_FORM),
-    "ranpac": Method("ridge regression on random features", "hge.baselines.ranpac", without_gate, CLOSED_FORM),
-    "randumb": Method("streaming LDA of random features", "hge.baselines.randumb", without_gate, CLOSED_FORM),
-    "bgd": Method("Bayesian Gradient Descent", "hge.baselines.bgd", without_gate, Needs(passes=10)),
+    "ncm": Method("nearest class mean of the pixels", "hge.baselines.ncm", without_experts, CLOSED_FORM),
+    "slda": Method("streaming LDA of the pixels", "hge.baselines.slda", without_experts, CLOSED_FORM),
+    "ranpac": Method("ridge regression on random features", "hge.baselines.ranpac", without_experts, CLOSED_FORM),
+    "randumb": Method("streaming LDA of random features", "hge.baselines.randumb", without_experts, CLOSED_FORM),
+    "bgd": Method("Bayesian Gradient Descent", "hge.baselines.bgd", without_experts, Needs(passes=10)),
     "bgd-labels": Method(
         "Bayesian Gradient Descent over the labels of a batch",
         "hge.baselines.bgd",
         with_baseline(labels_trick=True),
         Needs(passes=10),
     ),
-    "cn-dpm": Method("CN-DPM: a mixture of autoencoders and classifiers", "hge.baselines.cn_dpm", without_gate, CN_DPM),
+    "cn-dpm": Method(
+        "CN-DPM: a mixture of autoencoders and classifiers", "hge.baselines.cn_dpm", without_experts, CN_DPM
+    ),
     "cn-dpm-lateral": Method(
         "CN-DPM with lateral features", "hge.baselines.cn_dpm", with_baseline(lateral=True), CN_DPM
     ),
     "expandable": Method(
         "Dynamically Expandable Representation",
         "hge.baselines.expandable",
-        without_gate,
+        without_experts,
         Needs(boundaries=True, rows="memory", passes=2),
     ),
     "expandable-detected": Method(

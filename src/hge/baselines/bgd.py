@@ -20,6 +20,7 @@ from torch.nn.functional import cross_entropy
 from hge.baselines.network import Forward
 from hge.baselines.rule import NetworkRule, RuleLearner
 from hge.core.types import Batch
+from hge.experts.pool_spec import copy_tensors
 from hge.learning.online import Setting
 
 SAMPLES = 10
@@ -98,7 +99,7 @@ class Deviations:
 
     def state(self) -> dict[str, Tensor]:
         """Return copies."""
-        return {str(number): sigma.to("cpu", copy=True) for number, sigma in enumerate(self.sigmas)}
+        return copy_tensors({str(number): sigma for number, sigma in enumerate(self.sigmas)}, on_host=True)
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hge.baselines.rule import Part
 from hge.core.types import Batch, as_float
+from hge.experts.pool_spec import copy_tensors
 from hge.learning.online import Setting
 
 
@@ -117,7 +118,7 @@ class ClassSums:
     def state(self) -> dict[str, Tensor]:
         """Return copies of the sums."""
         own = {"counts": self.counts, "sums": self.sums, "products": self.products}
-        return {name: tensor.to("cpu", copy=True) for name, tensor in own.items()}
+        return copy_tensors(own, on_host=True)
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""
@@ -198,7 +199,7 @@ class RandomFeatures:
 
     def state(self) -> dict[str, Tensor]:
         """Return the scale."""
-        return {"deviation": self.deviation.to("cpu", copy=True)}
+        return copy_tensors({"deviation": self.deviation}, on_host=True)
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""

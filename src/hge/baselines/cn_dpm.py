@@ -29,6 +29,7 @@ from hge.baselines.cn_dpm_experts import DRAWS, LATENTS, Mixture
 from hge.baselines.rule import Part, RuleLearner
 from hge.baselines.scaling import FlatInputs
 from hge.core.types import Batch
+from hge.experts.pool_spec import copy_tensors
 from hge.learning.online import Setting
 
 CHILL = 0.01
@@ -137,7 +138,7 @@ class ShortTermMemory:
 
     def state(self) -> dict[str, Tensor]:
         """Return copies of the rows."""
-        return {"x": self.x.to("cpu", copy=True), "y": self.y.to("cpu", copy=True)}
+        return copy_tensors({"x": self.x, "y": self.y}, on_host=True)
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""

@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from hge.baselines.scaling import FlatInputs
 from hge.experts.optim import state_of
+from hge.experts.pool_spec import copy_tensors
 from hge.learning.online import Setting
 
 BASE = 64
@@ -168,10 +169,10 @@ class Mixture:
 
     def state(self) -> dict[str, Tensor]:
         """Return copies of counts, weights and the state of the optimisers."""
-        found = {"counts": self.counts.to("cpu", copy=True)}
+        found = {"counts": self.counts}
         for number, expert in enumerate(self.experts):
-            found |= {f"{number}.{name}": t.detach().to("cpu", copy=True) for name, t in expert.tensors().items()}
-        return found
+            found |= {f"{number}.{name}": tensor for name, tensor in expert.tensors().items()}
+        return copy_tensors(found, on_host=True)
 
     @torch.no_grad()
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from hge.baselines.rule import Part, Rule, RuleLearner, ToldLearner
 from hge.core.config import LearnerConfig
 from hge.core.types import Batch
+from hge.experts.pool_spec import copy_tensors
 from hge.gating.switch_detection import LossStats
 from hge.learning.online import Setting
 
@@ -161,7 +162,7 @@ class QuadraticPenalty:
     def state(self) -> dict[str, Tensor]:
         """Return copies of anchor and importance."""
         own = {"anchor": self.anchor, "importance": self.importance}
-        return {f"{name}.{n}": t.to("cpu", copy=True) for name, tensors in own.items() for n, t in enumerate(tensors)}
+        return copy_tensors({f"{name}.{n}": t for name, ts in own.items() for n, t in enumerate(ts)}, on_host=True)
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""

@@ -30,6 +30,7 @@ from hge.baselines.scaling import FlatInputs
 from hge.baselines.trained import Trained
 from hge.core.randomness import Keys
 from hge.core.types import Batch
+from hge.experts.pool_spec import copy_tensors
 from hge.learning.online import Setting
 
 LATENTS = 100
@@ -134,8 +135,8 @@ class Generator(Trained):
 
     def state(self) -> dict[str, Tensor]:
         """Return copies of both autoencoders, and the number of tasks."""
-        old = {f"old.{name}": t.detach().to("cpu", copy=True) for name, t in self.old.state_dict().items()}
-        return super().state() | old | {"tasks": torch.tensor(self.tasks)}
+        old = {f"old.{name}": tensor for name, tensor in self.old.state_dict().items()}
+        return super().state() | copy_tensors(old | {"tasks": torch.tensor(self.tasks)}, on_host=True)
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""

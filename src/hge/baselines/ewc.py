@@ -22,6 +22,7 @@ from hge.baselines.consolidation import QuadraticPenalty, consolidating
 from hge.baselines.network import Network
 from hge.baselines.rule import NetworkRule, RuleLearner
 from hge.core.types import Batch, as_float
+from hge.experts.pool_spec import copy_tensors
 from hge.learning.online import Setting
 
 
@@ -89,8 +90,8 @@ class LastBatches:
 
     def state(self) -> dict[str, Tensor]:
         """Return copies of the batches."""
-        own = enumerate(self.batches)
-        return {f"{n}.{k}": t.to("cpu", copy=True).contiguous() for n, b in own for k, t in (("x", b.x), ("y", b.y))}
+        own = {f"{n}.{k}": t for n, batch in enumerate(self.batches) for k, t in (("x", batch.x), ("y", batch.y))}
+        return copy_tensors(own, on_host=True)
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""

@@ -27,6 +27,7 @@ from hge.baselines.rule import Part, RuleLearner
 from hge.core.types import Batch, as_float
 from hge.experts.inputs import flip_and_crop
 from hge.experts.optim import build_optimiser, clipping, gradient_norm, masked_step, multiply_adds, state_of
+from hge.experts.pool_spec import copy_tensors
 from hge.learning.online import Setting
 
 FEATURES = 64
@@ -160,8 +161,7 @@ class Representation:
 
     def state(self) -> dict[str, Tensor]:
         """Return copies of all tensors."""
-        found = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in self._tensors().items()}
-        return found | {"extractors": torch.tensor(len(self.frozen) + 1)}
+        return copy_tensors(self._tensors() | {"extractors": torch.tensor(len(self.frozen) + 1)}, on_host=True)
 
     @torch.no_grad()
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:

@@ -30,6 +30,7 @@ from hge.baselines.trained import Trained
 from hge.core.randomness import Keys, Purpose
 from hge.core.types import Batch
 from hge.experts.optim import multiply_adds
+from hge.experts.pool_spec import copy_tensors
 from hge.learning.online import Setting
 
 NOISE = 0.1
@@ -192,7 +193,7 @@ class Tasks:
         """Return copies of classes and statistics."""
         own = {"seen": self.seen, "replayed": self.replayed, "active": torch.tensor(self.active)}
         own |= {f"usual.{task}": usual for task, usual in enumerate(self.usual)}
-        return {name: tensor.to("cpu", copy=True) for name, tensor in own.items()}
+        return copy_tensors(own, on_host=True)
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""
@@ -212,7 +213,7 @@ class Copy:
 
     def state(self) -> dict[str, Tensor]:
         """Return copies."""
-        return {name: tensor.to("cpu", copy=True).contiguous() for name, tensor in self.net.state_dict().items()}
+        return copy_tensors(self.net.state_dict(), on_host=True)
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""

@@ -32,6 +32,7 @@ from hge.core.events import ExpertChanged, ExpertCreated, UpdateSkipped
 from hge.core.types import Batch, as_float
 from hge.experts.inputs import flip_and_crop
 from hge.experts.optim import has_batch_norm, multiply_adds, network_mode
+from hge.experts.pool_spec import copy_tensors
 from hge.gating.tree import FloatArray, Routes
 from hge.learning.online import Answers, Routing, Setting, Step
 from hge.learning.routing import ROWS_AT_ONCE
@@ -153,7 +154,7 @@ class Buffers:
 
     def state(self) -> dict[str, Tensor]:
         """Return copies."""
-        return {name: tensor.to("cpu", copy=True) for name, tensor in self.net.named_buffers()}
+        return copy_tensors(dict(self.net.named_buffers()), on_host=True)
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""

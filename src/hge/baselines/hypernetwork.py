@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hge.baselines.trained import Trained
+from hge.experts.pool_spec import copy_tensors
 
 EMBEDDING = 32
 """Of a task, and of a row of weights."""
@@ -120,7 +121,7 @@ class TaskWeights:
         found = self.trained.state()
         found |= {"task": torch.tensor(self.task), "embeddings": torch.stack(self.embeddings).cpu()}
         for task, target in self.targets.items():
-            found |= {f"target.{task}.{name}": weight.to("cpu", copy=True) for name, weight in target.items()}
+            found |= copy_tensors({f"target.{task}.{name}": weight for name, weight in target.items()}, on_host=True)
         return found
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:

@@ -21,6 +21,7 @@ from hge.baselines.memory import SeenClasses
 from hge.baselines.network import Forward
 from hge.baselines.rule import NetworkRule, RuleLearner
 from hge.core.types import Batch, as_float
+from hge.experts.pool_spec import copy_tensors
 from hge.learning.online import Setting
 
 TEMPERATURE = 2.0
@@ -90,10 +91,13 @@ class Teacher:
 
     def state(self) -> dict[str, Tensor]:
         """Return copies of weights and classes."""
-        own = self.net.state_dict() | {"classes": self.classes}
-        return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in own.items()}
+        return copy_tensors(self._tensors(), on_host=True)
 
+    @torch.no_grad()
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""
-        self.net.load_state_dict({name: tensor for name, tensor in tensors.items() if name != "classes"})
-        self.classes.copy_(tensors["classes"])
+        for name, tensor in self._tensors().items():
+            tensor.copy_(tensors[name])
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {**self.net.state_dict(), "classes": self.classes}

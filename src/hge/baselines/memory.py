@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hge.core.randomness import Keys
+from hge.experts.pool_spec import copy_tensors
 
 CPU = torch.device("cpu")
 
@@ -60,9 +61,8 @@ class Reservoir:
 
     def state(self) -> dict[str, Tensor]:
         """Return copies of the rows, and the number of rows seen."""
-        return {"seen": torch.tensor(self.seen)} | {
-            f"rows.{name}": values.detach().to("cpu", copy=True).contiguous() for name, values in self.columns.items()
-        }
+        rows = {f"rows.{name}": values for name, values in self.columns.items()}
+        return copy_tensors({"seen": torch.tensor(self.seen)} | rows, on_host=True)
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""
@@ -86,7 +86,7 @@ class SeenClasses:
 
     def state(self) -> dict[str, Tensor]:
         """Return a copy of the mask."""
-        return {"seen": self.seen.to("cpu", copy=True)}
+        return copy_tensors({"seen": self.seen}, on_host=True)
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hge.core.types import as_float
 from hge.experts.inputs import Standardise
-from hge.experts.pool_spec import PoolSpec
+from hge.experts.pool_spec import PoolSpec, copy_tensors
 
 
 class FlatInputs:
@@ -59,7 +59,7 @@ class FlatInputs:
 
     def state(self) -> dict[str, Tensor]:
         """Return copies of the statistics."""
-        return {} if self.scale is None else {name: t.to("cpu", copy=True) for name, t in self.scale.named_buffers()}
+        return {} if self.scale is None else copy_tensors(dict(self.scale.named_buffers()), on_host=True)
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""

@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy
 from hge.baselines.consolidation import QuadraticPenalty, consolidating
 from hge.baselines.rule import NetworkRule, RuleLearner
 from hge.core.types import Batch
+from hge.experts.pool_spec import copy_tensors
 from hge.learning.online import Setting
 
 DAMPING = 1.0
@@ -76,7 +77,7 @@ class Paths:
 
     def state(self) -> dict[str, Tensor]:
         """Return copies."""
-        return {str(number): tensor.to("cpu", copy=True) for number, tensor in enumerate(self.sums)}
+        return copy_tensors({str(number): tensor for number, tensor in enumerate(self.sums)}, on_host=True)
 
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned."""

@@ -214,7 +214,8 @@ class FourConvolutions(nn.Sequential):
         layers: list[nn.Module] = []
         for inputs, maps in pairwise((channels, width, 2 * width, 4 * width, 4 * width)):
             convolution = nn.Conv2d(inputs, maps, 3, 1, 1, bias=False)
-            layers += [convolution, nn.BatchNorm2d(maps), nn.ReLU(inplace=True), nn.MaxPool2d(2)]
+            # Pooling first: the same values and gradients as after the ReLU, which then has a quarter to do.
+            layers += [convolution, nn.BatchNorm2d(maps), nn.MaxPool2d(2), nn.ReLU(inplace=True)]
         super().__init__(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * width, outputs))
         # Channels last in memory make this network faster, also on a CPU; inputs follow the weights' format.
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stubs lack it

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load, save
+from torch import Tensor
 
 from hge.core.config import OptimiserConfig, ScoreConfig, override
 from hge.core.randomness import Keys
@@ -18,6 +19,7 @@ from hge.experiments.recipes import build_config
 from hge.experts.eager import EagerPool
 from hge.experts.networks import AUTOENCODERS, NETS
 from hge.experts.pool_spec import PoolSpec
+from hge.gating.tree import FloatArray
 from hge.learning.online import OnlineLearner, Setting
 from hge.learning.state import Snapshot
 
@@ -37,15 +39,8 @@ REFUSED = {
 def untrained(name: str) -> OnlineLearner:
     config = override(build_config("cif10", name, "best"), "batch_size=8")
     config = override(override(config, "baseline.sleep_steps=2"), "baseline.short_term=10")
-    spec = PoolSpec(
-        (3, 16, 16),
-        4,
-        NETS["conv4-narrow"],
-        AUTOENCODERS["conv"],
-        ScoreConfig(),
-        OptimiserConfig(lr=0.01),
-        augment=True,
-    )
+    optimiser = OptimiserConfig(lr=0.01, average=0.9)
+    spec = PoolSpec((3, 16, 16), 4, NETS["conv4-narrow"], AUTOENCODERS["conv"], ScoreConfig(), optimiser, augment=True)
     setting = Setting(config, Keys(0), lambda event: None, spec, lambda outputs: EagerPool(spec, Keys(0), CPU), no_task)
     return METHODS[name].build(setting)
 
@@ -55,6 +50,11 @@ def batches() -> Iterator[Batch]:
     for number in range(6):
         labels = torch.tensor([0, 1, 0, 1, 0, 1, 0, 1]) + 2 * (number // 3)
         yield Batch(torch.randint(0, 256, (8, 3, 16, 16), generator=generator, dtype=torch.uint8), labels)
+
+
+def probabilities(learner: OnlineLearner, x: Tensor) -> FloatArray:
+    answers = learner.answers()
+    return answers.probabilities(x, answers.route(x, "sample"), 4)
 
 
 def learn(learner: Any, some: list[Batch]) -> list[float]:
@@ -79,8 +79,7 @@ def test_convolutions_are_trained_saved_and_trained_on(name: str) -> None:
     second.restore(Snapshot(saved.facts, load(save(saved.tensors)), [load(save(own)) for own in saved.experts]))
     assert repr(learn(second, stream[3:])) == repr(learn(whole, stream[3:]))
     whole.end_stream()
-    answers = whole.answers()
-    x = stream[0].x
-    probabilities = answers.probabilities(x, answers.route(x, "sample"), 4)
-    assert probabilities.shape == (8, 4)
-    assert probabilities.sum(axis=1) == pytest.approx(1.0)
+    before, after = probabilities(untrained(name), stream[0].x), probabilities(whole, stream[0].x)
+    assert after.shape == (8, 4)
+    assert after.sum(axis=1) == pytest.approx(1.0)
+    assert abs(after - before).max() > 0.01, "predictions are those of the trained weights"

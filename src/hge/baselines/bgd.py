@@ -11,6 +11,7 @@ Departures: GE's network and its initial weights; of a BatchNorm, the statistics
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import inf, isfinite, nan
 
 import torch
@@ -38,7 +39,9 @@ class BayesianGradientDescent(NetworkRule):
     """The network's weights are the means."""
 
     def __init__(self, setting: Setting) -> None:
-        super().__init__(setting)
+        # Predictions use the means themselves, not a moving average of weights, which the updates below do not feed.
+        optimiser = replace(setting.spec.optimiser, average=0.0)
+        super().__init__(replace(setting, spec=replace(setting.spec, optimiser=optimiser)))
         self.keys, self.labels_trick = setting.keys, setting.config.baseline.labels_trick
         self.deviations = Deviations(self.network.weights, setting.config.baseline.deviation)
         self.parts |= {"deviations": self.deviations}

@@ -43,7 +43,7 @@ LEARNER: Kind = {
     "shortlist": ({"*": int}, None),
     "guard": ({"expert": int, "losses": LOSSES, "trained": int, "replay_loss": (float, None)}, None),
     "calibration": (
-        {"usual_doubt": object, "readers": int, "known": object, "trained_at_fit": object, "stride": int},
+        {"usual_doubt": object, "readers": int, "batches_at_fit": [int], "stride": int},
         None,
     ),
     "memory": ({"belief": BELIEF, "classes": int, "limited": int}, None),

@@ -24,8 +24,8 @@ class Novelty:
     def usual(self) -> FloatArray:
         """Return the novelty of remembered rows, sorted; computed again only after further training."""
         experts, calibration = self._learner.experts, self._answerer.calibration
-        fitted = (0 if calibration is None else calibration.trained_at_fit, self._learner.pool.space.fixed)
-        version = (*fitted, *(e.batches_trained for e in experts))
+        fitted = () if calibration is None else calibration.batches_at_fit
+        version = (self._learner.pool.space.fixed, *fitted, *(e.batches_trained for e in experts))
         if self._usual is None or self._usual[0] != version:
             self._usual = version, np.sort(self._of_remembered())
         return self._usual[1]

@@ -138,20 +138,25 @@ def test_a_row_alone_gets_the_same_answer(model: GatedExperts) -> None:
 def test_it_is_fitted_as_experts_grow_and_only_what_changed_is_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = replace(build_config("split-digits"), device="cpu")
+    config = replace(build_config("split-digits"), device="cpu", epochs=16)
     keys = Keys(0)
     scenario = build_scenario(config, keys, None)
     learner = Learner(replace(config.learner, joint=True), build_pool(config, scenario, keys), keys, lambda event: None)
     calibration = learner.calibration
     assert calibration is not None
-    fits, joint = 0, None
+    trained: list[list[int]] = []  # of each expert, at each fit
+    joint = None
     for step, (_, batch) in enumerate(scenario.stream(config.batch_size, config.epochs, keys)):
         learner.learn(batch)
-        fits, joint = fits + (calibration.joint is not joint), calibration.joint
-        if step == 200:
+        if calibration.joint is not joint:
+            joint = calibration.joint
+            trained.append([expert.batches_trained for expert in learner.experts])
+        if step == 280:
             break
-    most = np.log(201) / np.log(GROWTH) + 4  # one expert: a geometric number of fits
-    assert 5 < fits <= most
+    assert [batches for batches, *others in trained if not others] == [1, 4, 16, 64], "one expert: four times as many"
+    (_, at_creation), *later = [batches for batches in trained if len(batches) == 2]
+    assert [batches for _, batches in later] == [GROWTH * at_creation], "the newest expert decides, not all together"
+    assert learner.experts[1].batches_trained < GROWTH * later[-1][1]
     calibration.fit()
     monkeypatch.setattr(learner.pool, "evidence", lambda *_: pytest.fail("nobody was trained since"))
     calibration.fit()

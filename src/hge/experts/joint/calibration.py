@@ -20,8 +20,8 @@ from hge.experts.pool import ExpertPool
 from hge.experts.replay import Expert
 from hge.gating.tree import FloatArray, IntArray
 
-GROWTH = 2
-"""The joint score is refitted when the number of batches trained has grown by this factor since the last fit."""
+GROWTH = 4
+"""The joint score is refitted when an expert's number of batches has grown by this factor since the last fit."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,8 @@ class Calibration:
     pool: ExpertPool
     experts: Sequence[Expert]
     joint: JointScore | None = None
-    known: int = 0
-    """Number of experts in the joint score."""
-    trained_at_fit: int = 0
-    """Number of batches on which all experts together had been trained at the last fit."""
+    batches_at_fit: tuple[int, ...] = ()
+    """Number of batches on which each expert in the joint score had been trained at the last fit."""
     _stride: int = 1
     """One in this many replay rows of an expert is used, so that memory does not grow with the number of experts."""
     _kept: dict[int, tuple[int, KeptRows]] = field(default_factory=dict)
@@ -58,18 +56,23 @@ class Calibration:
     """Evidence kept for the next fit: (expert, owner of the rows) -> (batches both were trained on, its columns)."""
 
     @property
-    def _trained(self) -> int:
-        return sum(expert.batches_trained for expert in self.experts)
+    def known(self) -> int:
+        """Number of experts in the joint score."""
+        return len(self.batches_at_fit)
 
     def after_batch(self, step: int, experts: int, trained: int) -> None:
-        """Refit with the small budget if there is a new expert or training has advanced enough."""
-        if self.known < experts or trained >= GROWTH * self.trained_at_fit:
+        """Refit with the small budget if there is a new expert, or one that was trained enough to look different."""
+        if self.known < experts or min(self._batches_left()) <= 0:
             self.fit(ROUGH)
 
     def batches_until_due(self, experts: int, trained: int) -> int:
         """Return the number of batches that can be trained before a fit is due."""
         # Minus one, and one more because the last batch may also trigger the training on an outlier.
-        return max(0, GROWTH * self.trained_at_fit - trained - 2)
+        return max(0, min(self._batches_left(), default=0) - 2)
+
+    def _batches_left(self) -> list[int]:
+        """Return on how many more batches each expert can be trained before a fit is due."""
+        return [GROWTH * then - e.batches_trained for then, e in zip(self.batches_at_fit, self.experts, strict=False)]
 
     def fit(self, budget: FitBudget = FULL) -> None:
         """Fit to the experts' current replay. Evidence is recomputed only for experts trained since the last fit."""
@@ -89,7 +92,7 @@ class Calibration:
         read = np.concatenate(columns, axis=1, dtype=np.float64)
         label = np.concatenate(labels)[rows]
         self.joint = fit_joint(scalers, read, expert[rows], label, budget.iterations, self.pool.device)
-        self.known, self.trained_at_fit = len(known), self._trained
+        self.batches_at_fit = tuple(e.batches_trained for e in known)
 
     def state(self) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
         """Return the fitted joint score; the evidence behind it is recomputed at the next fit."""
@@ -98,8 +101,7 @@ class Calibration:
         facts = {
             "usual_doubt": self.joint.usual_doubt,
             "readers": len(self.joint.scalers),
-            "known": self.known,
-            "trained_at_fit": self.trained_at_fit,
+            "batches_at_fit": list(self.batches_at_fit),
             "stride": self._stride,
         }
         return facts, {name: torch.from_numpy(np.array(array)) for name, array in self.joint.arrays().items()}
@@ -108,7 +110,7 @@ class Calibration:
         """Restore what `state` returned."""
         arrays = {name: tensor.numpy().copy() for name, tensor in tensors.items()}
         self.joint = JointScore.from_arrays(arrays, facts["readers"], facts["usual_doubt"])
-        self.known, self.trained_at_fit = facts["known"], facts["trained_at_fit"]
+        self.batches_at_fit = tuple(facts["batches_at_fit"])
         self._stride = facts["stride"]
         self._clear_cache()
 

@@ -21,6 +21,8 @@ from hge.experts.optim import resolve_device
 from hge.reporting.arena_report import ARENA, CAPTION, COLUMNS, shown, write_arena
 
 console = PlainConsole()
+ACCURACIES = 5
+"""Number of the leaderboard's first columns, which say what a method reaches; the others say what it costs."""
 SHARED = (
     *("scenario", "recipe", "tasks", "epochs", "batch_size", "test_batch_size"),
     *("device", "precision", "versions", "threads", "machine"),
@@ -71,7 +73,9 @@ def arena_command(
     run_jobs(left, place, done=len(jobs) - len(left))
     found = [result for result in read_results(results) if len(missing_jobs(jobs, [result])) < len(jobs)]
     board = write_leaderboard(folder, found)
-    console.print(table_of(board))
+    for table in tables_of(board):
+        console.print(table)
+    console.print(CAPTION)
     console.print(f"Page: {write_arena(folder)}", soft_wrap=True)
 
 
@@ -85,13 +89,19 @@ def write_leaderboard(folder: Path, results: list[dict[str, Any]]) -> dict[str, 
     return board
 
 
-def table_of(board: dict[str, Any]) -> Table:
-    """Build the table of the terminal."""
+def tables_of(board: dict[str, Any]) -> tuple[Table, Table]:
+    """Build the tables of the terminal: what the methods reach, and what they cost. Both fit into 80 columns."""
     protocol = board["protocol"]
     title = f"{protocol['scenario']}, {protocol['epochs']} epochs, recipe {protocol['recipe']}"
-    table = Table("method", *COLUMNS.values(), "told", title=title, padding=(0, 0))
-    table.columns[0].no_wrap = True
+    reached, costs = list(COLUMNS)[:ACCURACIES], list(COLUMNS)[ACCURACIES:]
+    first, second = (
+        Table("method", *columns, title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
+        for title, columns in (
+            (title, [COLUMNS[name] for name in reached]),
+            ("cost", [*(COLUMNS[name] for name in costs), "told"]),
+        )
+    )
     for row in board["methods"]:
-        table.add_row(row["method"], *(shown(row, name) for name in COLUMNS), row["told"])
-    table.caption = CAPTION
-    return table
+        first.add_row(row["method"], *(shown(row, name) for name in reached))
+        second.add_row(row["method"], *(shown(row, name) for name in costs), row["told"])
+    return first, second

@@ -257,6 +257,16 @@ def test_a_tree_of_what_is_not_there_is_refused(tree: list[list[int]], message: 
         check_learner(facts | {"organisation": facts["organisation"] | {"tree": tree}})
 
 
+def test_numbers_beyond_64_bits_are_refused() -> None:
+    """A tensor, into which some of them go, would overflow."""
+    learner, _ = learner_of(SETTINGS["sticky"], "eager", MLP)
+    learner.learn(BATCHES[0])
+    facts = through_json(learner.snapshot()).facts
+    check_learner(facts | {"outliers": 2**63 - 1})
+    with pytest.raises(ValueError, match="learner.outliers: got 9223372036854775808, expected int"):
+        check_learner(facts | {"outliers": 2**63})
+
+
 def test_another_life_in_the_same_folder_changes_nothing_of_the_old_one(tmp_path: Path) -> None:
     """Two models, as many batches each: neither takes the other's files for its own."""
     for seed in (1, 2):

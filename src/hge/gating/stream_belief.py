@@ -66,7 +66,7 @@ class StreamBelief:
 
         Those for the batch with which an expert was created, which could not be chosen, soon count for nothing.
         """
-        created = expert >= self.counts.shape[1]
+        created = expert >= len(self.met)
         self._grow(experts)
         if created:
             self.first = _included(np.zeros_like(self.first), choices)
@@ -173,7 +173,7 @@ class StreamBelief:
         self.counts = np.array(facts["counts"], float).reshape(len(self.aside), experts, experts)
 
     def _grow(self, experts: int) -> None:
-        missing = experts - self.counts.shape[1]
+        missing = experts - len(self.met)
         if missing > 0:
             counts = _limited(self.counts, AFTER_A_NEW_EXPERT)
             self.counts = np.pad(counts, ((0, 0), (0, missing), (0, missing)))

@@ -11,6 +11,7 @@ from sklearn.datasets import load_digits
 
 from hge import GatedExperts
 from hge.experts.inputs import MAX_DEVIATIONS, Standardise, Statistics
+from hge.experts.scores.space import units_of
 
 
 def test_statistics_are_those_of_all_rows_whatever_the_batches() -> None:
@@ -102,6 +103,38 @@ def test_features_in_units_of_their_own() -> None:
         for _ in range(6):
             model.partial_fit(X[task], y[task])
     assert model.score(X, y) > 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", [50.0, 0.01])
+def test_many_features_of_noise_in_another_unit(unit: float) -> None:
+    """In common units those of 50 are all that rows differ in; in units of their own, those of 0.01 count."""
+    rng = np.random.default_rng(0)
+    pixels, y = load_digits(return_X_y=True)
+    model = GatedExperts()
+
+    def noisy(rows: np.ndarray) -> np.ndarray:
+        return np.hstack([pixels[rows], unit * rng.normal(size=(len(rows), 200))])
+
+    pairs = [np.flatnonzero(y // 2 == pair) for pair in range(5)]
+    for rows in pairs:
+        for _ in range(5):
+            model.partial_fit(noisy(rows), y[rows])
+    assert model.n_experts_ == 5
+    assert min(model.score(noisy(rows), y[rows]) for rows in pairs) > 0.95
+
+
+def test_units_are_those_that_tell_labels_apart() -> None:
+    rng = np.random.default_rng(0)
+    labels = torch.arange(200) % 2
+    told = 0.3 * (labels[:, None] + torch.from_numpy(rng.normal(size=(200, 40))))
+    noise = torch.from_numpy(rng.normal(size=(200, 600)))
+    for unit, own in ((8.0, True), (1e-4, False)):
+        rows = torch.cat([told, unit * noise], dim=1)
+        assert bool((units_of(rows, labels) != 1).any()) == own
+        twice = torch.cat([rows, rows]), torch.cat([labels, labels])
+        assert bool((units_of(*twice) != 1).any()) == own, "a row is not its own neighbour, either, if it came twice"
+        assert bool((units_of(rows, torch.zeros(200)) != 1).any()) != own, "one class: the spreads decide, here wrongly"
 
 
 @pytest.mark.slow

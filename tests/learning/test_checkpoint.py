@@ -263,7 +263,7 @@ def test_numbers_beyond_64_bits_are_refused() -> None:
     learner.learn(BATCHES[0])
     facts = through_json(learner.snapshot()).facts
     check_learner(facts | {"outliers": 2**63 - 1})
-    with pytest.raises(ValueError, match="learner.outliers: got 9223372036854775808, expected int"):
+    with pytest.raises(ValueError, match=r"learner\.outliers: got 9223372036854775808, expected int"):
         check_learner(facts | {"outliers": 2**63})
 
 

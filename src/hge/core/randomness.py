@@ -29,6 +29,7 @@ Purpose = Literal[
     "permutation",
     "classes",
     "directions",
+    "units",
     "tree",
     "blend",
     "rehearsal",

@@ -70,7 +70,9 @@ class LabelledRows:
     def usual_scale(self) -> FloatRows:
         """Return the scale of these rows: their medians, and the units of their inputs."""
         rows = torch.from_numpy(self.x).double()  # distances of rows far from 0 would be lost to rounding
-        scale: FloatRows = torch.stack([rows.median(0).values, 1 / units_of(rows)]).float().numpy()
+        scale: FloatRows = (
+            torch.stack([rows.median(0).values, 1 / units_of(rows, torch.from_numpy(self.y))]).float().numpy()
+        )
         return scale
 
 

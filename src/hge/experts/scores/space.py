@@ -29,6 +29,10 @@ MAX_DISTANCE = 10.0
 """Limit of a first row's distance from the median, in usual distances; a farther row would mask the others."""
 SEVERAL_KINDS = log(5.0)
 """Inputs are of several kinds if the logarithms of their spreads have a standard deviation above this."""
+COMPARED, CLEARLY = 512, 3.0
+"""Rows by whose labels units are compared, and standard deviations from which the difference decides."""
+SAME = 1e-5
+"""Distance, relative to the lengths, up to which two rows are the same one: several passes bring rows back."""
 FIXED = ("centre", "units", "directions", "spread", "length")
 NO_OWNER = -1
 
@@ -103,7 +107,8 @@ class Space:
         for_learning = rank_in_class % 2 == 0
         for_fitting = torch.ones_like(for_learning) if for_learning.all() else ~for_learning
         rows, others = x[for_fitting].double().cpu(), x[for_learning].double().cpu()
-        units = units_of(rows) if self.scaled else torch.ones(self.inputs, dtype=torch.float64)
+        labels = y[for_fitting].cpu()
+        units = units_of(rows, labels) if self.scaled else torch.ones(self.inputs, dtype=torch.float64)
         rows, others = (limited(part / units) for part in (rows, others))
         centre = rows.mean(0)
         centred = rows - centre
@@ -199,13 +204,15 @@ class Space:
             getattr(self, name).copy_(tensors[name])
 
 
-def units_of(rows: Tensor) -> Tensor:
+def units_of(rows: Tensor, labels: Tensor) -> Tensor:
     """Return the unit of each input: a robust standard deviation if the inputs are of several kinds, else 1.
 
-    Pixels are of one kind: one that rarely changes should not count as much as one that varies a lot.
+    Pixels are of one kind: one that rarely changes should not count as much as one that varies a lot. Where one of the
+    two tells the labels apart clearly better, that decides; otherwise the spreads of the inputs do.
 
     >>> rows = torch.tensor([[1.0, 2e6, 5.0], [2.0, 1e6, 5.0], [3.0, 1e6, 5.0]]).double()
-    >>> units_of(rows).tolist(), units_of(rows / torch.tensor([1.0, 1e6, 1.0])).tolist()
+    >>> one_class = torch.zeros(3)
+    >>> units_of(rows, one_class).tolist(), units_of(rows / torch.tensor([1.0, 1e6, 1.0]), one_class).tolist()
     ([0.8..., 577350.2..., 5.0], [1.0, 1.0, 1.0])
     """
     middle = rows.median(0).values
@@ -214,9 +221,29 @@ def units_of(rows: Tensor) -> Tensor:
     spread = apart.minimum(MAX_DISTANCE * usual).square().mean(0).sqrt()
     size = torch.where(middle != 0, middle.abs(), 1.0)
     varies = spread > MIN_LENGTH**2 * size
-    if varies.sum() < 2 or spread[varies].log().std() < SEVERAL_KINDS:
-        return torch.ones_like(spread)
-    return torch.where(varies, spread, size)
+    common, own = torch.ones_like(spread), torch.where(varies, spread, size)
+    if varies.sum() < 2:
+        return common
+    several = bool(spread[varies].log().std() >= SEVERAL_KINDS)
+    some = torch.from_numpy(Keys(0).rng("units", len(rows)).permutation(len(rows))[:COMPARED])
+    centred, labels = (rows - middle)[some], labels[some]
+    difference = nearest_is_alike(centred / own, labels).int() - nearest_is_alike(centred, labels).int()
+    gain, scatter = float(difference.sum()), float(difference.abs().sum()) ** 0.5
+    if abs(gain) > CLEARLY * scatter:  # as if each row that changes did so by chance
+        several = gain > 0
+    return own if several else common
+
+
+def nearest_is_alike(rows: Tensor, labels: Tensor) -> Tensor:
+    """Return, for each row, whether the nearest of the others has its label; its copies are left out.
+
+    >>> nearest_is_alike(torch.tensor([[0.0], [0.0], [1.0], [9.0]]), torch.tensor([0, 0, 1, 1])).tolist()
+    [False, False, False, True]
+    """
+    distances = torch.cdist(rows, rows)
+    lengths = torch.linalg.vector_norm(rows, dim=1)
+    distances.masked_fill_(distances <= SAME * (lengths[:, None] + lengths), torch.inf)
+    return labels[distances.argmin(dim=1)] == labels
 
 
 def limited(rows: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from hge.core.config import LearnerConfig
 from hge.core.randomness import Keys
 from hge.core.types import Batch
 from hge.experts.companions.companion import Companion, flat
-from hge.experts.companions.nearest import LabelledRows, NearestRows, common_scale
+from hge.experts.companions.nearest import FloatRows, LabelledRows, NearestRows, common_scale
 from hge.experts.companions.row_novelty import RowNovelty
 from hge.experts.networks import Shape
 from hge.experts.pool import ExpertPool, class_probabilities
@@ -64,8 +64,16 @@ class StreamMemory:
         self._shape = tuple(batch.x.shape[1:])
         self.classes = max(self.classes, int(y.max()) + 1)
         own = self.companions.setdefault(expert.id, Companion(x.shape[1], self.rows))
-        self.rows_limited += own.learn(x, y, class_probabilities(self.pool, expert.id, batch.x, self.classes))
+        network = class_probabilities(self.pool, expert.id, batch.x, self.classes)
+        others = self._rows_of_others(expert.id) if own.nearest.scale is None else None
+        self.rows_limited += own.learn(x, y, network, others)
         self._owners = self._row_novelty = None
+
+    def _rows_of_others(self, expert: int) -> FloatRows | None:
+        """Return some rows that other experts remember, with which an expert's inputs are compared."""
+        memories = [own.nearest for other, own in self.companions.items() if other != expert and len(own.nearest)]
+        each = max(1, OWNED // max(1, len(memories)))
+        return np.concatenate([own.x[:: -(-len(own) // each)] for own in memories]) if memories else None
 
     def companion_as_is(self, expert: int) -> Companion | None:
         """Return a copy of an expert's companion, to be put back if what it learns next is undone."""

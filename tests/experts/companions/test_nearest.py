@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.neighbors import KNeighborsClassifier
 
-from hge.experts.companions.nearest import NEIGHBOURS, ROWS_FOR_SCALE, NearestRows
+from hge.experts.companions.nearest import NEIGHBOURS, ROWS_FOR_SCALE, NearestRows, common_scale
 
 RNG = np.random.default_rng(0)
 
@@ -133,3 +133,17 @@ def test_a_row_at_the_limit_of_the_inputs_has_a_distance() -> None:
         far = np.array([[1e15, 0, 0], [-1e15, 0, 0]], np.float32)
         assert_allclose(memory.probabilities(far, classes=3).sum(axis=1), 1)
         memory.add(far, np.array([0, 1]))
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+def test_a_memory_in_common_units_says_nothing_of_the_units_of_inputs(unit: float) -> None:
+    rng = np.random.default_rng(0)
+    in_common, in_own = (NearestRows(capacity=500) for _ in range(2))
+    for memory, spreads in ((in_common, np.ones(4)), (in_own, 1000.0 ** np.arange(4))):
+        memory.add((unit * spreads * rng.normal(size=(300, 4))).astype(np.float32), np.zeros(300, np.int64))
+    assert in_common.scale is not None
+    assert in_own.scale is not None
+    assert (in_common.scale[1] == 1).all()
+    found = common_scale([in_common, in_own])
+    assert found is not None
+    np.testing.assert_allclose(found[1] * unit * 1000.0 ** np.arange(4), 1, rtol=0.3)

@@ -35,14 +35,14 @@ class Companion:
         """Return [rows, classes], given those of the network; the network's own before any row was learned."""
         return self.pool.probabilities(self._opinions(x, network)) if len(self.nearest) else network
 
-    def learn(self, x: FloatRows, y: Labels, network: FloatArray) -> int:
+    def learn(self, x: FloatRows, y: Labels, network: FloatArray, others: FloatRows | None = None) -> int:
         """Learn a batch, given the network's probabilities before it was trained on it; return how many rows are far.
 
-        Far rows are clipped by all that learn from them.
+        Far rows are clipped by all that learn from them. `others`: rows of other experts, while there is no scale yet.
         """
         if len(self.nearest):
             self.pool.learn(self._opinions(x, network), y)
-        self.nearest.add(x, y)
+        self.nearest.add(x, y, others)
         self._last = None
         return self.linear.learn(x, y)
 

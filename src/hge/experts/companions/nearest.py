@@ -67,12 +67,12 @@ class LabelledRows:
         shares: FloatArray = votes / votes.sum(axis=1, keepdims=True)
         return shares
 
-    def usual_scale(self) -> FloatRows:
-        """Return the scale of these rows: their medians, and the units of their inputs."""
+    def usual_scale(self, others: FloatRows | None = None) -> FloatRows:
+        """Return the scale of these rows: their medians, and the units of their inputs; `others`: rows of others."""
         rows = torch.from_numpy(self.x).double()  # distances of rows far from 0 would be lost to rounding
-        scale: FloatRows = (
-            torch.stack([rows.median(0).values, 1 / units_of(rows, torch.from_numpy(self.y))]).float().numpy()
-        )
+        beside = None if others is None else torch.from_numpy(others).double()
+        units = units_of(rows, torch.from_numpy(self.y), beside)
+        scale: FloatRows = torch.stack([rows.median(0).values, 1 / units]).float().numpy()
         return scale
 
 
@@ -92,8 +92,11 @@ class NearestRows(LabelledRows):
         self._places: list[ClassPlaces] = []
         """Of each class: where its rows are."""
 
-    def add(self, x: FloatRows, y: Labels) -> None:
-        """Remember flat rows; beyond the capacity, each replaces an older row of the most frequent class."""
+    def add(self, x: FloatRows, y: Labels, others: FloatRows | None = None) -> None:
+        """Remember flat rows; beyond the capacity, each replaces an older row of the most frequent class.
+
+        `others`: rows of other experts, if there is no scale yet.
+        """
         if not len(self):
             self.x = np.empty((0, x.shape[1]), np.float32)
         room = self.capacity - len(self)
@@ -103,7 +106,7 @@ class NearestRows(LabelledRows):
         if len(y):
             self._replace(x, y)
         if self.scale is None and len(self) >= ROWS_FOR_SCALE:
-            self.scale, self._measured = self.usual_scale(), None
+            self.scale, self._measured = self.usual_scale(others), None
 
     def state(self) -> dict[str, Tensor]:
         """Return the rows, their labels and order, and the scale."""
@@ -184,7 +187,8 @@ def common_scale(memories: Sequence[NearestRows]) -> FloatRows | None:
     if not scales:
         return None
     middles, factors = np.stack(scales, axis=1).astype(np.float64)
-    if (factors == 1).all():
+    own = factors[(factors != 1).any(axis=1)]  # the other memories have common units, and so say nothing of spreads
+    if not len(own):
         return np.stack([middles.mean(axis=0), factors[0]]).astype(np.float32)
-    spread = np.sqrt((1 / factors**2).mean(axis=0) + middles.var(axis=0))
+    spread = np.sqrt((1 / own**2).mean(axis=0) + middles.var(axis=0))
     return np.stack([middles.mean(axis=0), 1 / spread]).astype(np.float32)

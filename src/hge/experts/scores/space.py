@@ -204,11 +204,12 @@ class Space:
             getattr(self, name).copy_(tensors[name])
 
 
-def units_of(rows: Tensor, labels: Tensor) -> Tensor:
+def units_of(rows: Tensor, labels: Tensor, others: Tensor | None = None) -> Tensor:
     """Return the unit of each input: a robust standard deviation if the inputs are of several kinds, else 1.
 
     Pixels are of one kind: one that rarely changes should not count as much as one that varies a lot. Where one of the
-    two tells the labels apart clearly better, that decides; otherwise the spreads of the inputs do.
+    two tells the labels apart clearly better, that decides; otherwise the spreads of the inputs do. `others`: rows of
+    other experts, which are to be told apart from these, too.
 
     >>> rows = torch.tensor([[1.0, 2e6, 5.0], [2.0, 1e6, 5.0], [3.0, 1e6, 5.0]]).double()
     >>> one_class = torch.zeros(3)
@@ -225,6 +226,8 @@ def units_of(rows: Tensor, labels: Tensor) -> Tensor:
     if varies.sum() < 2:
         return common
     several = bool(spread[varies].log().std() >= SEVERAL_KINDS)
+    if others is not None:
+        rows, labels = torch.cat([rows, others]), torch.cat([labels, labels.new_full((len(others),), -1)])
     some = torch.from_numpy(Keys(0).rng("units", len(rows)).permutation(len(rows))[:COMPARED])
     centred, labels = (rows - middle)[some], labels[some]
     difference = nearest_is_alike(centred / own, labels).int() - nearest_is_alike(centred, labels).int()

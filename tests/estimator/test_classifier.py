@@ -650,3 +650,17 @@ def test_a_stationary_stream_has_one_expert(noise: float) -> None:
     for start in range(0, 6400, 32):
         model.partial_fit(X[start : start + 32], y[start : start + 32], classes=range(4))
     assert model.n_experts_ == 1
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_task_of_a_hundred_rows_is_predicted_as_soon_as_it_has_an_expert(seed: int) -> None:
+    """Three batches, with which the expert is created; the others have not been trained on more, either."""
+    model, rng = GatedExperts(), np.random.default_rng(seed)
+    means = 2 * rng.normal(size=(5, 2, 8))
+    for task in range(5):
+        labels = rng.integers(0, 2, 100)
+        model.partial_fit(means[task, labels] + rng.normal(size=(100, 8)), labels + 2 * task)
+    assert model.n_experts_ == 5
+    for task in range(5):
+        labels = rng.integers(0, 2, 200)
+        assert model.score(means[task, labels] + rng.normal(size=(200, 8)), labels + 2 * task) > 0.9

@@ -55,7 +55,8 @@ class StreamBelief:
         self.aside: FloatArray = np.zeros((observers, 0))
         """[observers, experts] The same for the rows set aside."""
         self.first: FloatArray = np.zeros((observers, 0))
-        """[observers, experts] The same for the batch that created the expert in use, as far as it still counts."""
+        """[observers, experts] The same for the batch that created the expert in use, and for the rows that this expert
+        remembers, as far as they still count."""
         self.met: list[int] = []
         """By expert: how many experts could be chosen for its rows when it was in use last; 0: none yet."""
         self.merged_experts: list[int] = []
@@ -75,6 +76,14 @@ class StreamBelief:
             self.first *= FADES if expert == self.in_use else 0.0
         self.met[expert] = experts
         self.in_use, self.switched, self.aside = expert, 0.0, np.zeros_like(self.aside)
+
+    def chosen_since(self, choices: IntArray) -> None:
+        """Note what the observers choose for rows of the expert just created, now that they can choose it, too.
+
+        That counts as much as what they chose before: if the inputs do not tell it from the others, they still will.
+        """
+        shares, rows = _included(np.zeros_like(self.first), choices), self.first.sum(axis=1, keepdims=True)
+        self.first = self.first / 2 + shares * rows / (2 * choices.shape[1])
 
     def set_aside(self, choices: IntArray, experts: int, chance: float) -> None:
         """Note the choices [observers, rows] for a batch that no expert accepted.

@@ -104,8 +104,10 @@ class StreamMemory:
         if accepted_by is None:
             self.belief.set_aside(choices, experts, chance)
             return
-        left = self.belief.in_use
+        left, known = self.belief.in_use, len(self.belief.met)
         self.belief.learned(accepted_by, choices, experts)
+        if 0 < known <= accepted_by:
+            self.belief.chosen_since(self._choices_for_remembered(accepted_by, experts, REVIEWED))
         batches = int(self.companions[accepted_by].linear.statistics.rows) // choices.shape[1]
         grown = batches >= GROWN
         if accepted_by != left or (grown and batches.bit_count() == 1):  # whenever its batches have doubled
@@ -117,14 +119,19 @@ class StreamMemory:
         `without`: the expert in use, if it is too young to be chosen as it will be. Counted too early, further rows of
         it would look like rows of all tasks, mixed.
         """
-        owners, belief = self._nearest(experts), self.belief
+        belief = self.belief
         met = [expert for expert in self.companions if expert != belief.in_use and belief.met[expert] < experts]
         each = max(1, min(REVIEWED, ALL_REVIEWED // max(1, len(met))))
         for expert in met:
-            own = np.flatnonzero(owners.y == expert)
-            places = own[:: -(-len(own) // each)]
-            x = torch.from_numpy(owners.x[places]).view(-1, *self._shape).to(self.pool.device)
-            belief.met_later(expert, self._choices(x, experts, places, without))
+            belief.met_later(expert, self._choices_for_remembered(expert, experts, each, without))
+
+    def _choices_for_remembered(self, expert: int, experts: int, rows: int, without: int | None = None) -> IntArray:
+        """Return the observers' choices for at most so many rows that an expert remembers."""
+        owners = self._nearest(experts)
+        own = np.flatnonzero(owners.y == expert)
+        places = own[:: -(-len(own) // rows)]
+        x = torch.from_numpy(owners.x[places]).view(-1, *self._shape).to(self.pool.device)
+        return self._choices(x, experts, places, without)
 
     @property
     def row_novelty(self) -> RowNovelty:

@@ -664,3 +664,23 @@ def test_a_task_of_a_hundred_rows_is_predicted_as_soon_as_it_has_an_expert(seed:
     for task in range(5):
         labels = rng.integers(0, 2, 200)
         assert model.score(means[task, labels] + rng.normal(size=(200, 8)), labels + 2 * task) > 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("coded", ["number", "columns"])
+def test_the_number_of_a_site_tells_its_expert(coded: str) -> None:
+    """Sites with rules of their own, and inputs that are alike but for the site."""
+    model, rng = GatedExperts(), np.random.default_rng(0)
+    rules = rng.normal(size=(4, 30))
+
+    def visit(site: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
+        x = rng.normal(size=(rows, 30))
+        code = np.eye(4)[[site] * rows] if coded == "columns" else np.full((rows, 1), float(site))
+        return np.hstack([x, code]), (x @ rules[site] > 0).astype(int)
+
+    for site in range(4):
+        model.partial_fit(*visit(site, 1500))
+    assert model.n_experts_ == 4
+    X, y = (np.concatenate(part) for part in zip(*(visit(site, 200) for site in range(4)), strict=True))
+    order = rng.permutation(len(y))
+    assert model.score(X[order], y[order]) > 0.9

@@ -158,6 +158,7 @@ def test_an_expert_without_labels_admits_any() -> None:
 
 def test_as_improbable_as_the_error_rate_is_enough() -> None:
     rate = OutlierRate()
+    assert (rate.chance(1, batches=0), rate.chance(2, batches=30)) == pytest.approx((1 / 20, 1 / 50**2))
     assert rate.chance(2, batches=0) == 0.05**2
     assert rate.enough(2, batches=0, error_rate=0.05**2)
     assert not rate.enough(2, batches=0, error_rate=0.05**2 - 1e-9)

@@ -47,3 +47,4 @@ def test_a_batch_that_changes_at_its_first_or_last_row() -> None:
     likely, unlikely = np.log([0.9, 0.9]), np.log([0.1, 0.1])
     assert change_point(unlikely, likely) == 0
     assert change_point(likely, unlikely) == 2
+    assert change_point(np.log([0.6, 0.1]), np.log([0.5, 0.9])) == 1, "a small difference is one, too"

@@ -267,6 +267,15 @@ def test_numbers_beyond_64_bits_are_refused() -> None:
         check_learner(facts | {"outliers": 2**63})
 
 
+def test_counts_of_no_steps_are_refused() -> None:
+    learner, _ = learner_of(SETTINGS["sticky"], "eager", MLP)
+    learner.learn(BATCHES[0])
+    facts = through_json(learner.snapshot()).facts
+    check_learner(facts | {"steps": 1, "outliers": 5})
+    with pytest.raises(ValueError, match="of no steps"):
+        check_learner(facts | {"steps": 0})
+
+
 def test_another_life_in_the_same_folder_changes_nothing_of_the_old_one(tmp_path: Path) -> None:
     """Two models, as many batches each: neither takes the other's files for its own."""
     for seed in (1, 2):
@@ -311,7 +320,7 @@ def test_what_the_first_release_wrote_is_refused_with_the_reason(tmp_path: Path)
     """Manifests of 0.1.0 (schema 2); their tensors are left out, since the schema is looked at first."""
     written = tmp_path / "written"
     shutil.copytree(GOLDEN / "release-0.1.0", written)
-    told = "got schema 2, expected 7; another version wrote it"
+    told = "got schema 2, expected 8; another version wrote it"
     with pytest.warns(UserWarning, match=told), pytest.raises(ValueError, match=told):
         GatedExperts.load(written / "model")
     with pytest.warns(UserWarning, match=told), pytest.raises(ValueError, match=told):

@@ -16,7 +16,7 @@ from hge.experts.replay import Expert
 from hge.gating.gradual import evidence_of_fading
 from hge.learning.learner import Learner
 from hge.learning.online import Step
-from hge.learning.stream_memory import GATE, StreamMemory
+from hge.learning.stream_memory import StreamMemory
 
 WINDOW, REFUSED_SHARE = 200, 0.125
 """Batches without a new expert, and the share set aside that is too much; random labels have 2 %, single rows 7 %."""
@@ -228,8 +228,8 @@ def _often_new(advice: Advice, x: FloatRows, learner: Learner) -> str:
 def _gate(advice: Advice, x: FloatRows, learner: Learner) -> str:
     if _at_limit(learner) or learner.memory is None or len(learner.active) == 1 or learner.memory.belief.switched:
         return ""
-    used = learner.memory.belief.in_use
-    chosen = learner.memory.belief.counts[GATE, used]
+    belief = learner.memory.belief
+    used, chosen = belief.in_use, belief.counts[belief.most_reliable, belief.in_use]
     if learner.experts[used].batches_trained < GATE_BATCHES or chosen.sum() < GATE_ROWS:
         return ""
     if chosen[used] >= GATE_SHARE * chosen.sum() or learner.steps - advice.gate_checked < GATE_BATCHES:
@@ -245,13 +245,13 @@ def _gate(advice: Advice, x: FloatRows, learner: Learner) -> str:
 
 
 def _contradicted_share(learner: Learner, expert: Expert, memory: StreamMemory) -> float:
-    """Return the share of the rows in an expert's replay that the gate would send to experts that refuse the batch.
+    """Return the share of the rows in an expert's replay that would be sent to experts that refuse the batch.
 
     An expert that accepts the batch is no worse: its task came back while this one was in use.
     """
     rows = contradicted = 0
     for old in expert.replay.kept:
-        sent = np.bincount(memory.choices(old.batch.x, len(learner.experts))[GATE])
+        sent = np.bincount(memory.choices(old.batch.x, len(learner.experts))[memory.belief.most_reliable])
         for other in (learner.experts[i] for i in np.flatnonzero(sent) if i != expert.id):
             refuses = learner.pool.loss(other.id, old.batch, old.step) > other.losses.bound(learner.config.epsilon)
             contradicted += int(sent[other.id]) * refuses

@@ -29,8 +29,8 @@ REHEARSED = 96
 """Remembered rows in a rehearsal step, beside those of the batch."""
 STEPS, YOUNG = 4, 40
 """Rehearsal steps for each of an expert's first batches, and the number of these; then ever fewer."""
-GATE = 0
-"""The gate's number among the observers."""
+OBSERVERS = 3
+"""The gate, the nearest of all experts' rows, and the inputs that never change."""
 OWNED, ALL_OWNED = 256, 8192
 """Rows of each expert, and of all, among which the nearest one is looked for."""
 REVIEWED, ALL_REVIEWED = 64, 2048
@@ -47,8 +47,7 @@ class StreamMemory:
     def __init__(self, config: LearnerConfig, pool: ExpertPool, keys: Keys) -> None:
         self.rows, self.pool, self.keys = config.memory_rows, pool, keys
         self.companions: dict[int, Companion] = {}
-        self.belief = StreamBelief(observers=2)
-        """Its observers are the gate, and the nearest of all experts' rows."""
+        self.belief = StreamBelief(OBSERVERS)
         self._owners: LabelledRows | None = None
         self._row_novelty: RowNovelty | None = None
         self.rows_limited = 0
@@ -152,18 +151,26 @@ class StreamMemory:
         self._owners = self._row_novelty = None
 
     def choices(self, x: Tensor, experts: int) -> IntArray:
-        """Return [2, rows]: the experts chosen by the gate, newcomers included, and by the nearest of all rows."""
+        """Return [observers, rows]: the experts that the observers choose, newcomers included.
+
+        Inputs that were the same in all of an expert's rows, such as the number of a site, speak against it in a row
+        where they differ. The third observer chooses the nearest of the experts against which they speak least.
+        """
         if experts == 1:
-            return np.zeros((2, len(x)), np.int64)
+            return np.zeros((OBSERVERS, len(x)), np.int64)
         return self._choices(x, experts)
 
     def _choices(self, x: Tensor, experts: int, places: IntArray | None = None, without: int | None = None) -> IntArray:
         """Return the same, as if an expert were not there; `places`: where the rows are among those of `_nearest`."""
-        shares = self._nearest(experts).probabilities(flat(x), experts, places)
+        rows, contradictions = flat(x), np.zeros((experts, len(x)))
+        shares = self._nearest(experts).probabilities(rows, experts, places)
         scores = self.pool.scores(range(experts), x)
+        for expert, own in self.companions.items():
+            contradictions[expert] = own.nearest.contradictions(rows)
         silent = self.belief.merged_experts + ([] if without is None else [without])
-        shares[:, silent], scores[silent] = -1.0, np.inf
-        return np.stack([scores.argmin(axis=0), shares.argmax(axis=1)])
+        shares[:, silent], scores[silent], contradictions[silent] = -1.0, np.inf, np.inf
+        least = np.where(contradictions == contradictions.min(axis=0), shares.T, -1.0)
+        return np.stack([scores.argmin(axis=0), shares.argmax(axis=1), least.argmax(axis=0)])
 
     def _nearest(self, experts: int) -> LabelledRows:
         """Return some rows of each expert, with the experts as their labels."""

@@ -147,3 +147,18 @@ def test_a_memory_in_common_units_says_nothing_of_the_units_of_inputs(unit: floa
     found = common_scale([in_common, in_own])
     assert found is not None
     np.testing.assert_allclose(found[1] * unit * 1000.0 ** np.arange(4), 1, rtol=0.3)
+
+
+def test_inputs_that_never_changed_speak_against_rows_where_they_do() -> None:
+    memory, (x, y) = NearestRows(capacity=100), rows(60)
+    site = np.full((60, 1), 7, np.float32)
+    memory.add(np.hstack([x, site])[:49], y[:49])
+    asked = np.hstack([x[:2], [[7], [8]]]).astype(np.float32)
+    assert memory.contradictions(asked).tolist() == [0, 0], "of few rows, much is constant by chance"
+    memory.add(np.hstack([x, site])[49:], y[49:])
+    assert_allclose(memory.contradictions(asked), [0, np.log(62)])
+    other = NearestRows(capacity=100)
+    other.load_state(memory.state())
+    assert_allclose(other.contradictions(asked), [0, np.log(62)])
+    memory.add(np.hstack([x[:1], [[8]]]).astype(np.float32), y[:1])
+    assert memory.contradictions(asked).tolist() == [0, 0], "it changes"

@@ -23,6 +23,8 @@ ROWS_FOR_SCALE = 128
 """Rows from which the middle and the units of the inputs are determined, once."""
 FARTHEST = 1e15
 """Limit of the inputs, in units of the scale, so that squares are finite."""
+ENOUGH = 50
+"""Rows from which on inputs that were the same in all of them count as constant."""
 
 
 class LabelledRows:
@@ -91,6 +93,8 @@ class NearestRows(LabelledRows):
         """[rows] The row that came first has the lowest number."""
         self._places: list[ClassPlaces] = []
         """Of each class: where its rows are."""
+        self._constant: tuple[npt.NDArray[np.bool_], FloatRows] | None = None
+        """Which inputs are the same in all rows, and their values, until other rows come."""
 
     def add(self, x: FloatRows, y: Labels, others: FloatRows | None = None) -> None:
         """Remember flat rows; beyond the capacity, each replaces an older row of the most frequent class.
@@ -99,6 +103,7 @@ class NearestRows(LabelledRows):
         """
         if not len(self):
             self.x = np.empty((0, x.shape[1]), np.float32)
+        self._constant = None
         room = self.capacity - len(self)
         if room > 0:
             self._append(x[:room], y[:room])
@@ -107,6 +112,24 @@ class NearestRows(LabelledRows):
             self._replace(x, y)
         if self.scale is None and len(self) >= ROWS_FOR_SCALE:
             self.scale, self._measured = self.usual_scale(others), None
+
+    def contradictions(self, x: FloatRows) -> FloatArray:
+        """Return [rows]: how much speaks against rows that differ in inputs which were always the same.
+
+        By the rule of succession, what was the same n times changes with probability 1 / (n + 2).
+
+        >>> memory = NearestRows(100)
+        >>> memory.add(np.array([[7.0, n] for n in range(98)], np.float32), np.zeros(98, np.int64))
+        >>> memory.contradictions(np.array([[7.0, -1.0], [8.0, 5.0]], np.float32)).round(2).tolist()
+        [0.0, 4.61]
+        """
+        if len(self) < ENOUGH:
+            return np.zeros(len(x))
+        if self._constant is None:
+            self._constant = (self.x == self.x[0]).all(axis=0), self.x[0]
+        constant, value = self._constant
+        differs: FloatArray = (x[:, constant] != value[constant]).sum(axis=1) * np.log(len(self) + 2)
+        return differs
 
     def state(self) -> dict[str, Tensor]:
         """Return the rows, their labels and order, and the scale."""
@@ -117,7 +140,7 @@ class NearestRows(LabelledRows):
         """Restore what `state` returned."""
         self.x, self.y, self.arrival = (tensors[name].numpy().copy() for name in ("x", "y", "arrival"))
         self.scale = tensors["scale"].numpy().copy() if "scale" in tensors else None
-        self._places, self._measured = [], None
+        self._places, self._measured, self._constant = [], None, None
         for place in self.arrival.argsort().tolist():
             self._places_of(int(self.y[place])).add(place, int(self.arrival[place]))
 

@@ -650,7 +650,7 @@ PAGES = {
     "docs/arena.md": {
         "arena-smnist": lambda: arena_table(*ARENA),
         "arena-cif10": lambda: arena_table(*ARENA_CIF10),
-        "arena-pmnist": lambda: arena_table("pmnist", "pmnist-added"),
+        "arena-pmnist": lambda: arena_table("pmnist", "pmnist-added", "pmnist-rest"),
         "published": published_table,
     },
     "docs/streams.md": {

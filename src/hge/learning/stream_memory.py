@@ -14,7 +14,7 @@ from torch import Tensor
 from hge.core.config import LearnerConfig
 from hge.core.randomness import Keys
 from hge.core.types import Batch
-from hge.experts.companions.companion import Companion, flat
+from hge.experts.companions.companion import ROWS_KEPT, Companion, flat
 from hge.experts.companions.nearest import FloatRows, LabelledRows, NearestRows, common_scale
 from hge.experts.companions.row_novelty import RowNovelty
 from hge.experts.networks import Shape
@@ -49,6 +49,8 @@ class StreamMemory:
         self.companions: dict[int, Companion] = {}
         self.belief = StreamBelief(OBSERVERS)
         self._owners: LabelledRows | None = None
+        self._chosen: tuple[Any, IntArray] | None = None
+        """Rows, and what the observers chose for them, until something is learned: often rows are predicted first."""
         self._row_novelty: RowNovelty | None = None
         self.rows_limited = 0
         """Number of rows that were too far from the others of their expert, and were clipped."""
@@ -66,7 +68,7 @@ class StreamMemory:
         network = class_probabilities(self.pool, expert.id, batch.x, self.classes)
         others = self._rows_of_others(expert.id) if own.nearest.scale is None else None
         self.rows_limited += own.learn(x, y, network, others)
-        self._owners = self._row_novelty = None
+        self._owners = self._row_novelty = self._chosen = None
 
     def _rows_of_others(self, expert: int) -> FloatRows | None:
         """Return some rows that other experts remember, with which an expert's inputs are compared."""
@@ -83,7 +85,7 @@ class StreamMemory:
         self.companions.pop(expert, None)
         if companion is not None:
             self.companions[expert] = companion
-        self._owners = self._row_novelty = None
+        self._owners = self._row_novelty = self._chosen = None
 
     def rehearse(self, expert: Expert, batch: Batch, step: int) -> None:
         """Train an expert's network further on the batch and on remembered rows: often while it is young."""
@@ -148,7 +150,7 @@ class StreamMemory:
         """Forget an expert in whose place there is another, which was trained on its replay."""
         self.companions.pop(expert, None)
         self.belief.merged(expert, into)
-        self._owners = self._row_novelty = None
+        self._owners = self._row_novelty = self._chosen = None
 
     def choices(self, x: Tensor, experts: int) -> IntArray:
         """Return [observers, rows]: the experts that the observers choose, newcomers included.
@@ -158,7 +160,12 @@ class StreamMemory:
         """
         if experts == 1:
             return np.zeros((OBSERVERS, len(x)), np.int64)
-        return self._choices(x, experts)
+        if len(x) > ROWS_KEPT:
+            return self._choices(x, experts)
+        key = experts, self.pool.space.fixed, x.dtype, flat(x).tobytes()
+        if self._chosen is None or self._chosen[0] != key:
+            self._chosen = key, self._choices(x, experts)
+        return self._chosen[1]
 
     def _choices(self, x: Tensor, experts: int, places: IntArray | None = None, without: int | None = None) -> IntArray:
         """Return the same, as if an expert were not there; `places`: where the rows are among those of `_nearest`."""

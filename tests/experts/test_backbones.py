@@ -9,6 +9,7 @@ import pytest
 import torch
 from sklearn.datasets import load_sample_images
 from torch import Tensor, nn
+from torch.nn.functional import batch_norm, conv2d, pad
 
 from hge.experts.backbones import BACKBONES, PACKAGE, WEIGHTS, Block, EfficientNetLite0, SameConv, efficientnet_lite0
 
@@ -62,17 +63,44 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_package_s_weights_fit(package: Path) -> None:
     given = weights_of_the_package()
     assert sum(weight.numel() for weight in given.values()) == 4_694_073  # as in the package's file
-    net = efficientnet_lite0().eval()
-    own = net.state_dict()
-    assert len(own) == len(given) - 2
-    assert torch.equal(own["blocks.15.depthwise_conv.weight"], given["_blocks.15._depthwise_conv.weight"])
-    assert torch.equal(own["bn1.running_var"], given["_bn1.running_var"])
+    net = efficientnet_lite0()
+    assert sum(name.endswith("weight") and weight.ndim == 4 for name, weight in given.items()) * 2 == len(
+        net.state_dict()
+    )
     images = torch.rand(2, 3, 32, 48, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
         features = net(images)
     assert features.shape == (2, 1280)
     assert 0 <= float(features.min()) < float(features.max()) <= 6
     assert not torch.equal(features[0], features[1])
+
+
+@pytest.mark.parametrize(
+    ("convolution", "norm", "stride", "padding"),
+    [
+        ("conv_stem", "bn0", 2, (0, 1, 0, 1)),
+        ("blocks.15.expand_conv", "blocks.15.bn0", 1, (0, 0, 0, 0)),
+        ("blocks.15.depthwise_conv", "blocks.15.bn1", 1, (1, 1, 1, 1)),
+        ("blocks.15.project_conv", "blocks.15.bn2", 1, (0, 0, 0, 0)),
+        ("conv_head", "bn1", 1, (0, 0, 0, 0)),
+    ],
+)
+def test_a_batch_norm_is_part_of_its_convolution(
+    convolution: str, norm: str, stride: int, padding: tuple[int, ...], package: Path
+) -> None:
+    given, net = weights_of_the_package(), efficientnet_lite0()
+    own = net.get_submodule(convolution)
+    assert isinstance(own, SameConv)
+    x = torch.rand(2, own.in_channels, 6, 6, generator=torch.Generator().manual_seed(1))
+    place, _, name = convolution.rpartition(".")
+    weight = given[f"_{place}._{name}.weight" if place else f"_{name}.weight"]
+    place, _, name = norm.rpartition(".")
+    mean, variance, factor, bias = (
+        given[f"_{place}._{name}.{part}" if place else f"_{name}.{part}"]
+        for part in ("running_mean", "running_var", "weight", "bias")
+    )
+    made = conv2d(pad(x, padding), weight, stride=stride, groups=own.groups)
+    torch.testing.assert_close(own(x), batch_norm(made, mean, variance, factor, bias, eps=1e-3), atol=1e-4, rtol=1e-4)
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +166,8 @@ def test_an_odd_pixel_of_padding_is_at_the_right_and_below(size: int, stride: in
     layer = SameConv(1, 1, kernel, stride=stride)
     positions = torch.arange(float(size * size)).view(1, 1, size, size)
     with torch.no_grad():
-        layer.weight.zero_()
+        for weight in layer.parameters():
+            weight.zero_()
         layer.weight[0, 0, 0, 0] = 1  # picks the upper left pixel
         picked = layer(positions)
     total = kernel - stride if size % stride == 0 else kernel - size % stride

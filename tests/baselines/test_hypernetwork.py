@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from helpers.small_methods import linear_setting
@@ -30,7 +31,11 @@ def made(factor: float = 0.5) -> TaskWeights:
         hypernetwork = Hypernetwork(torch.nn.Linear(2, 3))
         for weight in hypernetwork.parameters():
             torch.nn.init.normal_(weight, std=0.1)
-        return TaskWeights(hypernetwork, torch.randn(32), factor)
+        return TaskWeights(hypernetwork, embedding, factor)
+
+
+def embedding(task: int) -> torch.Tensor:
+    return torch.randn(32, generator=torch.Generator().manual_seed(task))
 
 
 def task_loss(weights: Any) -> Any:
@@ -62,18 +67,33 @@ def test_the_penalty_is_of_the_weights_one_step_ahead(monkeypatch: pytest.Monkey
         assert torch.allclose(found, first + second, atol=1e-6)
 
 
-def test_a_task_begins_with_the_embedding_of_the_last_and_leaves_those_of_others_alone() -> None:
-    generated = made()
+def test_a_task_begins_with_an_embedding_of_its_own_and_leaves_those_of_others_alone() -> None:
+    drawn = [torch.zeros(32), torch.ones(32)]
+    generated = TaskWeights(Hypernetwork(torch.nn.Linear(2, 3)), lambda task: drawn[task].clone(), factor=0.5)
     generated.step(task_loss)
     generated.begin(1)
-    assert torch.equal(generated.embeddings[1], generated.embeddings[0])
+    assert torch.equal(generated.embeddings[1], drawn[1])
     first = generated.embeddings[0].clone()
-    generated.step(task_loss)
+    for _ in range(2):  # the heads are 0, so the first step does not move the embedding
+        generated.step(task_loss)
     assert torch.equal(generated.embeddings[0], first)
-    assert not torch.equal(generated.embeddings[1], first)
+    assert not torch.equal(generated.embeddings[1], drawn[1])
     assert list(generated.targets) == [0]
     generated.begin(0)
     assert list(generated.targets) == [1], "a task that recurs is trained again, and the other one protected"
+
+
+def test_a_step_moves_no_generated_weight_by_many_times_the_learning_rate() -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        hypernetwork = Hypernetwork(NETS["mlp"]((4,), 3))
+        generated = TaskWeights(hypernetwork, embedding, factor=0.5)
+    before = generated.weights(0)
+    x, y = torch.randn(8, 4, generator=torch.Generator().manual_seed(1)), torch.arange(8) % 3
+    net = NETS["mlp"]((4,), 3)
+    generated.step(lambda weights: cross_entropy(functional_call(net, weights, (x,)), y))
+    moved = [(new - before[name]).abs().max() for name, new in generated.weights(0).items()]
+    assert 1e-3 < max(map(float, moved)) < 5e-3
 
 
 def test_the_first_weights_are_those_of_the_network() -> None:

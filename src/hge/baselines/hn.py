@@ -3,15 +3,15 @@
 Sources: von Oswald et al. 2020 (hypernetworks for tasks, with their penalty), Hemati et al. 2023 (embeddings of 32, a
 head per tensor, penalty 0.5, Adam 1e-3). Loss on a task: its cross-entropy and 0.5 times the squared distance of the
 weights generated for each other task from those when the task began, a mean over these tasks, for the hypernetwork one
-step of gradient descent ahead (first order). The first task's embedding is drawn, and each further one begins as the
-last one was. Adam starts anew with each task.
+step of gradient descent ahead (first order). Adam starts anew with each task.
 
 Departures: the network, batches and epochs are GE's, and one head for all classes is shared by the tasks, where
 Hemati's labels begin at 0 in each. Every row of weights has an embedding, too, which enters with the task's (von
 Oswald's chunks, here of one unit each; Hemati's enters at the head, where the task would shift all rows alike), and two
-hidden layers of 100. What is generated is added to GE's initial weights, which are not trained. Biases are generated,
-too. Networks with a BatchNorm are refused: its statistics are no weights. With some seeds it learns nothing on Split
-MNIST, not even the first task (docs/arena.md).
+hidden layers of 100. Every task's embedding is drawn (von Oswald's); Hemati's begins as that of the last task, which
+here, with one head for all tasks, generates the same weights for both at first, and forgets the earlier task before the
+two are told apart. What is generated is added to GE's initial weights, which are not trained. Biases are generated,
+too. Networks with a BatchNorm are refused: its statistics are no weights.
 """
 
 from __future__ import annotations
@@ -114,10 +114,14 @@ class GeneratedNetwork:
         if has_batch_norm(self.net):
             raise ValueError("net: got a network with a BatchNorm, expected one without for a hypernetwork, as net=mlp")
         with self.keys.seeded("weights", 0, 1, device=self.device):
-            hypernetwork, first = Hypernetwork(self.net).to(self.device), torch.randn(EMBEDDING, device=self.device)
-        self.generated = TaskWeights(hypernetwork, first, setting.config.baseline.penalty)
+            hypernetwork = Hypernetwork(self.net).to(self.device)
+        self.generated = TaskWeights(hypernetwork, self._draw, setting.config.baseline.penalty)
         self.parts: dict[str, Part] = {"generated": self.generated, "scaling": Buffers(self.net)}
         self.multiply_adds = multiply_adds(self.net, torch.zeros(1, *self.spec.shape, device=self.device))
+
+    def _draw(self, task: int) -> Tensor:
+        generator = self.keys.generator("directions", task, device=self.device)
+        return torch.randn(EMBEDDING, generator=generator, device=self.device)
 
     def learn(self, batch: Batch, step: int) -> float:
         """Train on the batch."""

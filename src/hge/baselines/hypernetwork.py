@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import sqrt
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,9 @@ class Hypernetwork(nn.Module):
     """Task embedding -> the weights of a network, which begin as the network's own.
 
     A row is all weights into one unit or channel, or all biases of a layer. Its embedding and that of the task pass
-    through two hidden layers, which all rows share, to a linear head, which those of one tensor share.
+    through two hidden layers, which all rows share, to a linear head, which those of one tensor share. Its
+    inputs are divided by the root of their number: else a step of Adam would move every generated weight by many times
+    its learning rate, all rows alike, until every unit of a layer is at 0 for every input.
 
     >>> hypernetwork = Hypernetwork(nn.Linear(3, 2))
     >>> {name: tuple(weight.shape) for name, weight in hypernetwork(torch.zeros(EMBEDDING)).items()}
@@ -43,7 +46,7 @@ class Hypernetwork(nn.Module):
 
     def forward(self, task: Tensor) -> Weights:
         """Return the weights for a task."""
-        hidden = self.body(torch.cat([task.expand(len(self.embeddings), -1), self.embeddings], dim=1))
+        hidden = self.body(torch.cat([task.expand(len(self.embeddings), -1), self.embeddings], dim=1)) / sqrt(HIDDEN)
         made = zip(self.shapes.items(), self.initial, self.heads, hidden.split(self.rows), strict=True)
         return {name: first + head(own).view(shape) for (name, shape), first, head, own in made}
 
@@ -53,9 +56,9 @@ class TaskWeights:
 
     rows_kept = 0
 
-    def __init__(self, hypernetwork: Hypernetwork, first: Tensor, factor: float) -> None:
-        self.hypernetwork, self.factor = hypernetwork, factor
-        self.embeddings = [first]
+    def __init__(self, hypernetwork: Hypernetwork, draw: Callable[[int], Tensor], factor: float) -> None:
+        self.hypernetwork, self.draw, self.factor = hypernetwork, draw, factor
+        self.embeddings = [draw(0)]
         self.begin(0)
 
     @property
@@ -65,10 +68,10 @@ class TaskWeights:
         return sum(tensor.numel() for tensor in own)
 
     def begin(self, task: int) -> None:
-        """Train on a task; a new one begins with the embedding of the last one."""
+        """Train on a task; the embedding of a new one is drawn."""
         self.task = task
         if task == len(self.embeddings):
-            self.embeddings.append(self.embedding.detach().clone())
+            self.embeddings.append(self.draw(task))
         self.targets = {n: _copied(self.weights(n)) for n in range(len(self.embeddings)) if n != task}
         self._train(task)
 

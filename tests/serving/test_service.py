@@ -149,6 +149,17 @@ def test_readers_do_not_wait_while_the_model_is_written(tmp_path: Path, monkeypa
     service.let_go()
 
 
+@pytest.mark.parametrize(
+    "parameters", [{"routing": "x"}, {"batch_size": "abc"}, {"epsilon": -1}, {"net": "foo"}, {"on_bad_batch": "Skip"}]
+)
+def test_parameters_that_cannot_be_learned_with_are_refused_at_the_start(
+    parameters: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(parameters))}: got "):
+        ModelService(tmp_path / "model", parameters)
+    ModelService(tmp_path / "model", {"epsilon": 5}).close()
+
+
 def test_parameters_are_those_of_the_first_start(tmp_path: Path) -> None:
     ModelService(tmp_path / "model", {"batch_size": 8}).let_go()
     service = ModelService(tmp_path / "model")

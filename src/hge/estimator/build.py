@@ -7,37 +7,63 @@ from typing import Any, get_args
 import torch
 from sklearn.base import clone
 
-from hge.core.config import LearnerConfig, OptimiserConfig, Precision, ScoreConfig, ScoreName
+from hge.core.config import LearnerConfig, OnBadBatch, OptimiserConfig, Precision, ScoreConfig, ScoreName
 from hge.core.events import Emit
 from hge.core.randomness import Keys
 from hge.estimator.memory_need import check_memory
 from hge.estimator.validation import (
     FloatRows,
+    check_callback,
     check_choice,
     check_classifier,
     check_count,
     check_networks,
+    check_seed,
     pick_factory,
     try_out,
 )
 from hge.experts.eager import EagerPool
 from hge.experts.fast.host_pool import build_fast_pool
-from hge.experts.networks import AUTOENCODERS, NETS
+from hge.experts.networks import AUTOENCODERS, NETS, Shape
 from hge.experts.optim import resolve_device
 from hge.experts.pool import ExpertPool
 from hge.experts.pool_spec import PoolSpec
 from hge.experts.sklearn_pool import ClassifierPool
 from hge.learning.learner import Learner
+from hge.learning.online import Routing
 
 
-def assemble(model: Any, x: FloatRows, capacity: int, keys: Keys, emit: Emit) -> Learner:
-    """Return an untrained learner for rows of this shape, with the parameters of a `GatedExperts`."""
+def check_any_time(model: Any) -> None:
+    """Raise an error about the parameters of a `GatedExperts` that take effect immediately."""
+    check_count("batch_size", model.batch_size)
+    check_choice("routing", model.routing, get_args(Routing))
+    check_choice("on_bad_batch", model.on_bad_batch, get_args(OnBadBatch))
+    check_callback(model.on_event)
+
+
+def check_parameters(model: Any) -> None:
+    """Raise the error that the parameters of a `GatedExperts` would cause with the first rows, whatever these are."""
+    check_any_time(model)
+    check_seed(model.random_state)
+    resolve_device(model.device)
     if model.mixture and not model.joint:
         raise ValueError("mixture: got True, expected joint=True beside it")
     check_choice("pool", model.pool, ("auto", "eager", "stacked"))
     if model.expert is not None:
         check_classifier(model.expert, joint=model.joint)
-    spec, config = _spec(model, x, capacity), _config(model)
+    check_count("class_capacity", model.class_capacity)
+    for setting in (_networks, _score, _optimiser, _config):
+        setting(model)
+    check_choice("precision", model.precision, get_args(Precision))
+    check_choice("scale", model.scale, ("standard", "none"))
+    check_count("views", model.views)
+    check_count("answer_views", model.answer_views, least=0)
+
+
+def assemble(model: Any, x: FloatRows, capacity: int, keys: Keys, emit: Emit) -> Learner:
+    """Return an untrained learner for rows of this shape, with the parameters of a `GatedExperts`."""
+    check_parameters(model)
+    spec, config = _spec(model, x.shape[1:], capacity), _config(model)
     if model.expert is None:
         check_memory(spec, config.memory_rows, torch.device(resolve_device(model.device)))
     with torch.inference_mode(False):  # the weights must be trainable even if the caller is in inference mode
@@ -58,24 +84,34 @@ def _pool(model: Any, spec: PoolSpec, keys: Keys, x: FloatRows) -> ExpertPool:
     return (build_fast_pool if fast else EagerPool)(spec, keys, device)
 
 
-def _spec(model: Any, x: FloatRows, capacity: int) -> PoolSpec:
-    score_name = check_choice("gate_score", model.gate_score, get_args(ScoreName))
-    optimiser = check_choice("optimiser", model.optimiser, ("sgd", "adam"))
-    precision = check_choice("precision", model.precision, get_args(Precision))
+def _spec(model: Any, shape: Shape, capacity: int) -> PoolSpec:
     return PoolSpec(
-        x.shape[1:],
+        shape,
         capacity,
-        pick_factory("net", model.net, NETS),
-        pick_factory("autoencoder", model.autoencoder, AUTOENCODERS),
-        ScoreConfig(name=score_name, components=model.components, kl_weight=model.kl_weight),
-        OptimiserConfig(optimiser, model.lr, model.momentum, model.weight_decay, average=model.average),
-        precision,
+        *_networks(model),
+        _score(model),
+        _optimiser(model),
+        model.precision,
         bool(model.idle_on_host),
         shortlisted=model.organisation == "tree",
-        scaled=check_choice("scale", model.scale, ("standard", "none")) == "standard",
-        views=check_count("views", model.views),
-        answer_views=check_count("answer_views", model.answer_views, least=0),
+        scaled=model.scale == "standard",
+        views=int(model.views),
+        answer_views=int(model.answer_views),
     )
+
+
+def _networks(model: Any) -> tuple[Any, Any]:
+    return pick_factory("net", model.net, NETS), pick_factory("autoencoder", model.autoencoder, AUTOENCODERS)
+
+
+def _score(model: Any) -> ScoreConfig:
+    name = check_choice("gate_score", model.gate_score, get_args(ScoreName))
+    return ScoreConfig(name=name, components=model.components, kl_weight=model.kl_weight)
+
+
+def _optimiser(model: Any) -> OptimiserConfig:
+    name = check_choice("optimiser", model.optimiser, ("sgd", "adam"))
+    return OptimiserConfig(name, model.lr, model.momentum, model.weight_decay, average=model.average)
 
 
 def _config(model: Any) -> LearnerConfig:

@@ -14,11 +14,10 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import validate_data
 
-from hge.core.config import OnBadBatch
 from hge.core.events import BatchSkipped
 from hge.core.randomness import Keys
 from hge.estimator.advice import Advice
-from hge.estimator.build import assemble
+from hge.estimator.build import assemble, check_any_time
 from hge.estimator.fair_lock import in_turn, learning_in_turn, lock_of
 from hge.estimator.feature_rows import FeatureMap, SeenRows
 from hge.estimator.inspection import Inspection
@@ -31,7 +30,6 @@ from hge.estimator.stream_record import StreamRecord
 from hge.estimator.validation import (
     FloatRows,
     Labels,
-    check_callback,
     check_choice,
     check_count,
     check_labels,
@@ -126,9 +124,7 @@ class GatedExperts(ClassifierMixin, Inspection, Rejection, Parameters):  # type:
         """
         if sample_weight is not None:
             raise ValueError("sample_weight: got weights, expected None; every row of the stream counts once")
-        policy = check_choice("on_bad_batch", self.on_bad_batch, get_args(OnBadBatch))
-        check_count("batch_size", self.batch_size)
-        check_callback(self.on_event)
+        check_any_time(self)
         capacity = self._capacity if self._started else check_count("class_capacity", self.class_capacity)
         listed = None if classes is None else read_classes(classes, capacity)
         feature_map = self._current_feature_map()
@@ -137,12 +133,12 @@ class GatedExperts(ClassifierMixin, Inspection, Rejection, Parameters):  # type:
         try:
             seen, labels, known = self._read(X, y, listed, capacity, feature_map, lock_of(self).let_others_in)
         except (ValueError, TypeError) as error:
-            return self._skip(error, policy)
+            return self._skip(error)
         if not self._started:
             try:
                 self._start(X, seen, known, closed=listed is not None, events=self._events_so_far())
             except TooLargeError as error:
-                return self._skip(error, policy)
+                return self._skip(error)
         self.classes_ = known
         self._learn(seen.x, labels)
         return self._advise(seen.x)
@@ -150,8 +146,11 @@ class GatedExperts(ClassifierMixin, Inspection, Rejection, Parameters):  # type:
     @learning_in_turn
     def check_batch(self, X: Rows, y: Rows) -> None:
         """Raise the ValueError or TypeError that `partial_fit` would raise for these rows; change nothing."""
+        check_any_time(self)
         capacity = self._capacity if self._started else check_count("class_capacity", self.class_capacity)
-        self._read(X, y, None, capacity, self._current_feature_map(), lock_of(self).let_others_in)
+        seen, _, _ = self._read(X, y, None, capacity, self._current_feature_map(), lock_of(self).let_others_in)
+        if not self._started:
+            assemble(self, seen.x, capacity, Keys(0), lambda event: None)
 
     def fit_stream(self, stream: Iterable[tuple[Rows, Rows]]) -> GatedExperts:
         """Call `partial_fit` on each (X, y) of an iterable: a generator, a torch `DataLoader`, a message queue."""
@@ -163,8 +162,7 @@ class GatedExperts(ClassifierMixin, Inspection, Rejection, Parameters):  # type:
     def flush(self) -> GatedExperts:
         """Learn the rows that do not fill a batch yet, as a smaller batch."""
         self._check_started()
-        check_count("batch_size", self.batch_size)
-        check_callback(self.on_event)
+        check_any_time(self)
         self._learn_waiting(least=1)
         self._learner.end_stream()
         self._events.deliver(self.on_event)
@@ -178,6 +176,7 @@ class GatedExperts(ClassifierMixin, Inspection, Rejection, Parameters):  # type:
         model was fitted are kept for the next `fit`.
         """
         self._check_started()
+        check_any_time(self)  # such a model could not be loaded
         save_model(self, folder_named(path))
 
     @classmethod
@@ -200,9 +199,7 @@ class GatedExperts(ClassifierMixin, Inspection, Rejection, Parameters):  # type:
             model = cls(**facts["parameters"] | changed)
             model._become(snapshot, facts)
             model.set_params(**{name: value for name, value in facts["changed"].items() if name not in changed})
-            check_choice("routing", model.routing, get_args(Routing))
-            check_choice("on_bad_batch", model.on_bad_batch, get_args(OnBadBatch))
-            check_count("batch_size", model.batch_size)
+            check_any_time(model)
         except CheckpointError:
             raise
         except Exception as error:  # values of a stranger's file may raise almost any exception
@@ -295,9 +292,9 @@ class GatedExperts(ClassifierMixin, Inspection, Rejection, Parameters):  # type:
             raise ValueError(f"features: got {seen.x.shape[1]} for each row, expected {learned[0]} as in those learned")
         return seen
 
-    def _skip(self, error: Exception, policy: OnBadBatch) -> GatedExperts:
+    def _skip(self, error: Exception) -> GatedExperts:
         """Skip a bad batch and record the event, or raise the error."""
-        if policy == "raise":
+        if self.on_bad_batch == "raise":
             raise error
         self._events = self._events_so_far()
         self._events(BatchSkipped(self._learner.steps if self._started else 0, str(error).partition("\n")[0]))
@@ -312,8 +309,6 @@ class GatedExperts(ClassifierMixin, Inspection, Rejection, Parameters):  # type:
 
     def _start(self, X: Rows, seen: SeenRows, classes: Labels, *, closed: bool, events: StreamRecord) -> None:
         """Build an untrained learner for rows of this shape; on failure the old state is unchanged."""
-        check_count("batch_size", self.batch_size)
-        check_callback(self.on_event)
         capacity = check_count("class_capacity", self.class_capacity)
         self._build(seen, capacity, Keys(read_seed(self.random_state)), events)
         validate_data(self, X, reset=True, skip_check_array=True)  # sets n_features_in_ and feature_names_in_

@@ -281,12 +281,21 @@ def _on_copies(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> tup
     return tuple(value.clone() for value in inputs)
 
 
+def check_seed(random_state: Any) -> None:
+    """Raise an error unless it is a seed, a RandomState or None."""
+    if isinstance(random_state, Integral) and 0 <= int(random_state) < 2**63:
+        return
+    if random_state is not None and not isinstance(random_state, np.random.RandomState):
+        raise ValueError(
+            f"random_state: got {random_state!r}, expected a whole number of 0 to 2^63 - 1, a RandomState or None"
+        )
+
+
 def read_seed(random_state: Any) -> int:
     """Return an integer seed; None draws one."""
+    check_seed(random_state)
     if isinstance(random_state, Integral):
         return int(random_state)
-    if random_state is not None and not isinstance(random_state, np.random.RandomState):
-        raise ValueError(f"random_state: got {random_state!r}, expected a whole number, a RandomState or None")
     return int(check_random_state(random_state).randint(2**31))
 
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from hge.core.events import Event
 from hge.core.own_folder import FolderKind, hold
+from hge.estimator.build import check_parameters
 from hge.estimator.classifier import GatedExperts
 from hge.estimator.fair_lock import lock_of
 from hge.estimator.memory_need import TooLargeError
@@ -286,7 +287,9 @@ def _new_model(parameters: Mapping[str, Any], on_event: Callable[[Event], object
     unknown = sorted(set(parameters) - set(GatedExperts().get_params()))
     if unknown:
         raise ValueError(f"parameters: got {unknown[0]!r}, expected parameters of GatedExperts")
-    return GatedExperts(**parameters, on_event=on_event)
+    model = GatedExperts(**parameters, on_event=on_event)
+    check_parameters(model)  # now, not when rows have been accepted
+    return model
 
 
 def _wait_record(name: str, visit: Visit) -> dict[str, Any]:

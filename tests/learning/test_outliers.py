@@ -53,9 +53,9 @@ def test_far_rows_are_counted_by_the_estimator_and_saved(tmp_path: Any) -> None:
     X, y = digits(low=True)
     model = GatedExperts().partial_fit(X[:320], y[:320])
     assert model.rows_limited_ == 0
-    spoiled = X[:64].copy()
-    spoiled[::16] = 1e6
-    model.partial_fit(spoiled, y[:64])
+    spoiled = X[:32].copy()
+    spoiled[::8] = 1e6
+    model.partial_fit(spoiled, y[:32])
     assert model.rows_limited_ == 4
     assert [event.rows for event in model.events_ if isinstance(event, RowsLimited)]  # said at once, not at the end
     model.save(tmp_path / "model")

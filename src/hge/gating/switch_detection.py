@@ -42,28 +42,33 @@ class LossStats:
     count: int = 0
     mean: float = 0.0
     deviation: float = 0.0
+    last: float = 0.0
+    """The loss before."""
 
     def update(self, loss: float, *, rising: bool = False) -> None:
         """Update with the loss of a batch on which the expert was trained.
 
         `rising`: the first losses, those of an expert that knew nothing yet, count little. Until the average has its
-        length, the weight of a loss is in proportion to its number.
+        length, the weight of a loss is in proportion to its number, and the deviation is that of neighbouring losses:
+        the distance from a mean that lags behind would take what the expert learns for noise.
 
         >>> first, rising = LossStats(), LossStats()
         >>> for loss in [4.2] + 30 * [0.1]:
         ...     first.update(loss)
         ...     rising.update(loss, rising=True)
         >>> round(first.bound(epsilon=4), 1), round(rising.bound(epsilon=4), 1)
-        (3.3, 0.3)
+        (3.3, 0.2)
         """
         self.count += 1
+        before, self.last = self.last, loss
         if self.count == 1:
             self.mean = loss
             return
         step, weight = loss - self.mean, 1 - self.alpha
-        if rising:
-            weight = max(weight, 2 / (self.count + 1))
         difference = step if self.signed else abs(step)
+        if rising and 2 / (self.count + 1) > weight:
+            weight = 2 / (self.count + 1)
+            difference = abs(loss - before) / sqrt(2)  # two losses are further apart than one is from their mean
         self.deviation += (1.0 if self.count == 2 else weight) * (difference - self.deviation)
         self.mean += weight * step
 

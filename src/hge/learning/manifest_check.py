@@ -9,7 +9,7 @@ Kind = Any
 """A type, a list of one kind, a dict of kinds by name, a tuple of alternatives, or None."""
 
 LARGEST = 2**63
-LOSSES: Kind = {"alpha": float, "signed": bool, "count": int, "mean": float, "deviation": float}
+LOSSES: Kind = {"alpha": float, "signed": bool, "count": int, "mean": float, "deviation": float, "last": float}
 BELIEF: Kind = {
     "in_use": int,
     "switched": float,

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from hge.gating.mixed_rows import log_probability_of_one, mixed
 from hge.gating.tree import FloatArray, IntArray
 
 STAYS = 0.99
@@ -133,25 +134,25 @@ class StreamBelief:
             return np.array([[1.0], [0.0]]) * np.ones(choices.shape[1])
         # Not both: observers see the same inputs, so that their agreement is no independent evidence.
         observer = self.most_reliable
-        likelihood = np.log(self._emissions()[observer][:, choices[observer]])  # [hypotheses, rows]
+        seen, counted = np.bincount(choices[observer], minlength=experts), self._counted()[observer]
         in_use = (1 - self.switched) * np.eye(experts + 1)[self.in_use]
         in_use[-1] = self.switched
-        any_expert = np.append(np.ones(experts), 0.0)
-        any_expert[self.merged_experts] = 0.0
-        any_expert /= any_expert.sum()
+        possible = np.ones(experts)
+        possible[self.merged_experts] = 0.0
+        any_expert = np.append(possible / possible.sum(), 0.0)
         with np.errstate(divide="ignore"):  # without rows set aside, theirs is impossible
-            together = np.log(STAYS * in_use + (1 - STAYS) * any_expert)[:, None] + likelihood.sum(
-                axis=1, keepdims=True
-            )
-            alone = np.log(any_expert)[:, None] + likelihood
-        as_one, rows = np.logaddexp.reduce(together, axis=None), np.logaddexp.reduce(alone, axis=0)
-        as_many = rows.sum()
+            prior = np.log(STAYS * in_use + (1 - STAYS) * any_expert)
+        emissions = counted / counted.sum(axis=1, keepdims=True)
+        one = prior + np.log(emissions) @ seen
+        as_one = np.logaddexp.reduce(prior + log_probability_of_one(seen, counted))
+        as_many, owners = mixed(seen, emissions[:-1], possible)
         # To the observers the rows of a new task look like rows of all others, mixed.
-        mixed = (1 - CONTINUES) * (1 - SETTLED * self.switched)
-        continues = 1 / (1 + np.exp(np.clip(as_many - as_one + np.log(mixed / (1 - mixed)), -500, 500)))
-        one: FloatArray = np.exp(together - as_one)
-        many: FloatArray = np.exp(alone - rows)
-        posterior: FloatArray = continues * one + (1 - continues) * many
+        probably_mixed = (1 - CONTINUES) * (1 - SETTLED * self.switched)
+        odds = as_many - as_one + np.log(probably_mixed / (1 - probably_mixed))
+        continues = 1 / (1 + np.exp(np.clip(odds, -500, 500)))
+        many = np.vstack([owners, np.zeros(experts)])[:, choices[observer]]
+        one = np.exp(one - np.logaddexp.reduce(one))
+        posterior: FloatArray = continues * one[:, None] + (1 - continues) * many
         return posterior
 
     @property
@@ -189,14 +190,14 @@ class StreamBelief:
             self.aside, self.first = (np.pad(rows, ((0, 0), (0, missing))) for rows in (self.aside, self.first))
             self.met += [0] * missing
 
-    def _emissions(self) -> FloatArray:
-        """Return [observers, hypotheses, experts]: how probably the second is chosen for a row of the first."""
+    def _counted(self) -> FloatArray:
+        """Return [observers, hypotheses, experts]: rows of the first for which the second was chosen, and the prior."""
         experts = self.counts.shape[1]
         right = np.vstack([np.eye(experts), np.full(experts, 1 / experts)])
-        counts = np.concatenate([self.counts, self.aside[:, None]], axis=1) + PRIOR / 2 * (right + 1 / experts)
+        counts: FloatArray = np.concatenate([self.counts, self.aside[:, None]], axis=1)
+        counts += PRIOR / 2 * (right + 1 / experts)
         counts[:, self.in_use] += self.first
-        emissions: FloatArray = counts / counts.sum(axis=2, keepdims=True)
-        return emissions
+        return counts
 
 
 def _included(counts: FloatArray, choices: IntArray) -> FloatArray:

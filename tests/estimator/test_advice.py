@@ -110,6 +110,17 @@ def large_value() -> Iterator[tuple[Any, Any]]:
         yield x, y
 
 
+def coded(batches: int, code: float) -> Iterator[tuple[Any, Any]]:
+    """Inputs of which one in twenty is missing, and one that is 0 in a third of the rows, as counts and pixels are."""
+    rng = np.random.default_rng(9)
+    for _ in range(batches):
+        x = rng.normal(20, 5, (32, 4))
+        y = (x[:, 0] > 20).astype(int)
+        x[rng.random((32, 4)) < 0.05] = code
+        x[:, 2] = np.where(rng.random(32) < 1 / 3, 0, rng.gamma(2, size=32))
+        yield x, y
+
+
 FEWER = {"many-experts": ("MANY_EXPERTS", 8), "often-new": ("OFTEN_AFTER", 30)}
 """Thresholds that are lowered, since 50 experts take half a minute."""
 TROUBLES: dict[str, tuple[dict[str, Any], partial[Stream], tuple[str, ...]]] = {
@@ -123,6 +134,7 @@ TROUBLES: dict[str, tuple[dict[str, Any], partial[Stream], tuple[str, ...]]] = {
     "rising": ({}, partial(with_time, 4), ("Input 3", "Leave it out", "differences")),
     "scale": ({}, partial(large_value), ("magnitude 1e+13", "Transform the inputs")),
     "scale, clipped": (CHEAP, partial(heavy_tails, 200), ("10 standard deviations", "Transform the inputs")),
+    "codes": ({}, partial(coded, 70, -999.0), ("Input 0", "is -999 in", "Replace it", "add an input")),
     "many-experts": ({"batch_size": 8}, partial(new_labels, 12, batches=6), ("epsilon", "error_rate", "max_experts")),
     "often-new": ({"batch_size": 8}, partial(new_labels, 12, batches=4), ("epsilon", "error_rate", "max_experts")),
     "gate": (
@@ -161,6 +173,7 @@ def test_trouble_is_said_once_with_its_remedy(case: str, monkeypatch: pytest.Mon
         pytest.param(partial(digits_of, (3,), (7,), (3,), batches=45), id="a class that returns"),
         pytest.param(partial(digits_of, tuple(range(10)), batches=250), id="stationary"),
         pytest.param(partial(random_labels, 420), id="random labels"),
+        pytest.param(partial(coded, 140, 20.0), id="values that are frequent, and as good as any other"),
         pytest.param(partial(random_labels, 420, size=4), id="random labels, few rows a call"),
     ],
 )

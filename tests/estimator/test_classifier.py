@@ -256,6 +256,12 @@ def test_bad_rows_to_predict_are_named(case: str) -> None:
         ({"random_state": 1.5}, "random_state: got 1.5"),
         ({"epsilon": 10**400}, "epsilon: got 1000"),
         ({"promotion_window": 10**20}, "promotion_window: got 1000"),
+        ({"random_state": -1}, "random_state: got -1, expected a whole number of 0 to"),
+        ({"random_state": 2**70}, "random_state: got 1180591620717411303424, expected a whole number of 0 to"),
+        ({"routing": "best"}, "routing: got 'best', expected one of stream"),
+        ({"on_bad_batch": "Skip"}, "on_bad_batch: got 'Skip', expected one of raise, skip"),
+        ({"scale": "min-max"}, "scale: got 'min-max', expected one of standard, none"),
+        ({"precision": "fp64"}, "precision: got 'fp64', expected one of fp32"),
         ({"views": 0}, "views: got 0, expected a whole number, at least 1"),
         ({"views": 65}, r"views: got 65, expected 1 to 64 for inputs of shape \(64,\)"),
         ({"views": 2, "answer_views": 3}, "answer_views: got 3, expected 0 to 2, the number of views"),
@@ -271,6 +277,25 @@ def test_bad_parameters_are_named_and_the_old_model_stays(parameters: dict[str, 
         model.fit(X, y)
     model.set_params(**good)
     np.testing.assert_array_equal(model.predict_proba(X), before)
+
+
+@pytest.mark.parametrize("name", ["routing", "on_bad_batch", "batch_size"])
+def test_parameters_with_which_nothing_could_be_loaded_are_not_saved(name: str, tmp_path: Path) -> None:
+    model = GatedExperts().partial_fit(*digits(low=True)).set_params(**{name: "x"})
+    for use in (lambda: model.save(tmp_path / "model"), lambda: model.partial_fit(*digits(low=True)), model.flush):
+        with pytest.raises(ValueError, match=f"{name}: got 'x'"):
+            use()
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("parameters", [{"net": "resnet18"}, {"epsilon": -1}, {"routing": "x"}, {"net": "mpl"}])
+def test_what_the_first_rows_would_raise_is_told_without_learning_them(parameters: dict[str, Any]) -> None:
+    model = GatedExperts(**parameters)
+    with pytest.raises(ValueError, match="got ") as told:
+        model.check_batch(*digits(low=True))
+    with pytest.raises(ValueError, match="got ") as raised:
+        model.partial_fit(*digits(low=True))
+    assert str(told.value) == str(raised.value)
 
 
 def test_failed_first_call_leaves_an_unfitted_model() -> None:
@@ -684,3 +709,41 @@ def test_the_number_of_a_site_tells_its_expert(coded: str) -> None:
     X, y = (np.concatenate(part) for part in zip(*(visit(site, 200) for site in range(4)), strict=True))
     order = rng.permutation(len(y))
     assert model.score(X[order], y[order]) > 0.9
+
+
+def gaussian_task(rng: np.random.Generator, apart: float) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
+    """Return a function that draws rows of three classes of two clusters each."""
+    means = apart * rng.normal(size=(3, 2, 10))
+
+    def draw(rows: int) -> tuple[np.ndarray, np.ndarray]:
+        y = rng.integers(3, size=rows)
+        return means[y, rng.integers(2, size=rows)] + 0.6 * rng.normal(size=(rows, 10)), y
+
+    return draw
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [50, 51, 52])
+def test_tasks_of_ten_batches_with_the_same_labels_are_found(seed: int) -> None:
+    """Labels say nothing here: it is the loss alone that rises, when the first task has hardly been learned."""
+    rng = np.random.default_rng(seed)
+    tasks, model = [gaussian_task(rng, apart=1.2) for _ in range(5)], GatedExperts(random_state=seed)
+    for draw in tasks:
+        X, y = draw(320)
+        for start in range(0, 320, 32):
+            model.partial_fit(X[start : start + 32], y[start : start + 32])
+    assert model.n_experts_ >= 4
+    assert min(model.score(*draw(300)) for draw in tasks) > 0.9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [50, 51, 52])
+def test_a_few_rows_of_another_task_in_a_call_are_predicted_as_such(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tasks, model = [gaussian_task(rng, apart=2.0) for _ in range(3)], GatedExperts(random_state=seed)
+    for draw in tasks:
+        model.partial_fit(*draw(1200))
+    (X, y), (few, labels) = tasks[0](160), tasks[1](40)
+    right = model.predict(np.concatenate([X, few])) == np.concatenate([y, labels])
+    assert right[:160].mean() > 0.95
+    assert right[160:].mean() > 0.9

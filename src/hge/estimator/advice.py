@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hge.core.events import Emit, TroubleNoticed
+from hge.estimator.odd_values import clipped_share, coded_input
 from hge.estimator.validation import FloatRows
 from hge.experts.inputs import MAX_DEVIATIONS
 from hge.experts.replay import Expert
@@ -27,8 +28,8 @@ CONSTANT_ROWS = 256
 RISES, STILL = 64, 8
 """Rises of an input that never falls, and batches after which one that has not risen is left out as a constant."""
 LARGE_INPUT = 1e12
-CLIP_EVERY, CLIP_ROWS, CLIPPED_SHARE = 64, 100, 0.05
-"""Batches between two checks for clipped values, the fewest rows checked, and the share of rows that is too much."""
+CLIP_EVERY, CLIPPED_SHARE = 64, 0.05
+"""Batches between two checks for clipped values, or for codes, and the share of clipped rows that is too much."""
 MANY_EXPERTS, OFTEN_AFTER, BATCHES_PER_EXPERT = 50, 100, 5
 """Most experts; and, after some batches, the fewest batches per expert."""
 GATE_ROWS, GATE_BATCHES, GATE_SHARE = 299, 32, 0.6
@@ -66,6 +67,8 @@ class Advice:
     """How often each of them has risen."""
     clip_checked: int = 0
     """Batches learned at the last check for clipped values."""
+    codes_checked: int = 0
+    """The same for codes of missing values."""
     gate_checked: int = 0
     """Batches learned at the last comparison of the gate with the labels."""
     in_use: int = 0
@@ -181,7 +184,7 @@ def _scale(advice: Advice, x: FloatRows, learner: Learner) -> str:
         return f"X has values of magnitude {largest:.2g}, of which float32 keeps 7 digits. {remedy} for missing values."
     if _at_limit(learner) or learner.steps - advice.clip_checked < CLIP_EVERY:
         return ""
-    advice.clip_checked, share = learner.steps, _clipped_share(learner)
+    advice.clip_checked, share = learner.steps, clipped_share(learner)
     if share <= CLIPPED_SHARE:
         return ""
     return (
@@ -190,20 +193,19 @@ def _scale(advice: Advice, x: FloatRows, learner: Learner) -> str:
     )
 
 
-def _clipped_share(learner: Learner) -> float:
-    """Return the share of the rows in the replay of the expert in training that are clipped; 0 if unknown.
-
-    Inputs that are equal in most rows, such as the margin of an image, are left out: clipping does not harm them.
-    """
-    kept, expert = learner.guard.kept.tensors, learner.guard.expert
-    batches = [] if expert is None or "net.0.variance" not in kept else [old.batch.x for old in expert.replay.kept]
-    if sum(map(len, batches)) < CLIP_ROWS or kept["net.0.rows"] < CLIP_ROWS:  # the copy may be of a young expert
-        return 0.0
-    rows = np.concatenate([x.double().cpu().numpy() for x in batches])
-    mean, variance = (kept[f"net.0.{name}"].cpu().numpy() for name in ("mean", "variance"))
-    low, high = np.quantile(rows, [0.25, 0.75], axis=0)
-    clipped = (np.abs(rows - mean) > MAX_DEVIATIONS * np.sqrt(variance)) & (high > low)
-    return float(clipped.reshape(len(rows), -1).any(axis=1).mean())
+def _codes(advice: Advice, x: FloatRows, learner: Learner) -> str:
+    if learner.steps - advice.codes_checked < CLIP_EVERY:
+        return ""
+    advice.codes_checked = learner.steps
+    found = coded_input(learner.experts[learner.last_used])
+    if found is None:
+        return ""
+    column, value, share = found
+    return (
+        f"Input {column} (counted from 0) is {value:g} in {share:.0%} of an expert's rows, far from all other values: "
+        "a code for missing ones? It makes the others look alike. Replace it, by the median of the others say, and add "
+        "an input that says where it was."
+    )
 
 
 def _many_experts(advice: Advice, x: FloatRows, learner: Learner) -> str:
@@ -282,6 +284,7 @@ CHECKS: dict[str, Callable[[Advice, FloatRows, Learner], str]] = {
     "constant": _constant,
     "rising": _rising,
     "scale": _scale,
+    "codes": _codes,
     "many-experts": _many_experts,
     "often-new": _often_new,
     "gate": _gate,

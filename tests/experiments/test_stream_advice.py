@@ -31,8 +31,14 @@ def ours(accuracy: float, retention: float, experts: int = 1) -> dict[str, Any]:
         ([ours(90, 90), method("ARF", 80, 80)], "%): use GatedExperts."),
         ([ours(60, 60), method("ARF", 60, 60), method("majority", 60.5, 55)], "than majority (60.5 %): at this batch"),
         ([ours(60, 60), method("ARF", 60, 60), method("no-change", 95, 5)], "than no-change (95.0 %): labels come in"),
-        ([method("ARF", 60, 60), method("GaussianNB", 70, 60)], "GaussianNB has the best figures of those compared"),
-        ([ours(60, 60)], "GatedExperts has the best figures"),
+        (
+            [method("ARF", 60, 60), method("GaussianNB", 70, 60)],
+            "GaussianNB has the best figures of those compared; compare it with GatedExperts and others.",
+        ),
+        (
+            [method("no-change", 40, 40), ours(60, 60)],
+            "GatedExperts has the best figures of those compared; compare it with other methods.",
+        ),
     ],
 )
 def test_advice_follows_from_the_figures(methods: list[dict[str, Any]], expected: str) -> None:

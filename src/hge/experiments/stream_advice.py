@@ -34,7 +34,8 @@ def advise(methods: Sequence[Figures], counted: int, held_out: int) -> str:
         return trivial
     if OURS not in named or not others:
         best = max(methods, key=lambda m: float(m["accuracy"]) + float(m["retention"]))
-        return f"{best['name']} has the best figures of those compared; compare it with {OURS} and others."
+        missing = "other methods" if OURS in named else f"{OURS} and others"
+        return f"{best['name']} has the best figures of those compared; compare it with {missing}."
     return f"{_switches(named[OURS])} {_choice(named[OURS], others, rows)}"
 
 

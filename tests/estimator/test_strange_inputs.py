@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -128,6 +129,22 @@ def test_texts_among_other_labels_are_refused(labels: Any) -> None:
     """A number would be learned as the text of its digits, and predicted as one."""
     with pytest.raises(ValueError, match="y: got texts among other labels, expected labels of one kind"):
         GatedExperts(class_capacity=6, batch_size=4).partial_fit(ROWS[:4], labels)
+
+
+@pytest.mark.parametrize(
+    ("stream", "told"),
+    [
+        (3, "got int, expected an iterable of pairs (X, y)"),
+        ([(ROWS, LABELS), ROWS], "got ndarray as item 1, expected a tuple or list of two, (X, y)"),
+        ([(ROWS, LABELS), ROWS[:2]], "got ndarray as item 1"),  # two rows are no pair
+        ([(ROWS, LABELS), (ROWS, LABELS, LABELS)], "got tuple of 3 as item 1"),
+        ([(ROWS, LABELS), 3], "got int as item 1"),
+        ((ROWS, LABELS), "got ndarray as item 0"),
+    ],
+)
+def test_a_stream_consists_of_pairs(stream: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"stream: {told}")):
+        GatedExperts(class_capacity=6, batch_size=8).fit_stream(stream)
 
 
 def read_only(x: Any) -> Any:

@@ -69,6 +69,13 @@ def test_a_mark_that_is_a_label_is_refused(model: GatedExperts) -> None:
         signs.predict_or_reject(X)
 
 
+@pytest.mark.parametrize("share", ["a", None, True, 0, 1, np.nan, [0.1]])
+def test_the_share_of_false_alarms_is_a_number_between_0_and_1(model: GatedExperts, share: Any) -> None:
+    for method in (model.is_unknown, model.predict_or_reject):
+        with pytest.raises(ValueError, match=r"false_alarms: got .*, expected a number above 0 and below 1"):
+            method(X, false_alarms=share)
+
+
 def test_what_is_learned_later_is_no_longer_unknown() -> None:
     model, new = learned(), Y >= 8
     before = model.is_unknown(X[new & HELD_OUT]).mean()

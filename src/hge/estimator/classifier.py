@@ -36,6 +36,7 @@ from hge.estimator.validation import (
     check_rows,
     check_shape,
     check_targets,
+    pairs_of,
     read_classes,
     read_seed,
 )
@@ -154,7 +155,7 @@ class GatedExperts(ClassifierMixin, Inspection, Rejection, Parameters):  # type:
 
     def fit_stream(self, stream: Iterable[tuple[Rows, Rows]]) -> GatedExperts:
         """Call `partial_fit` on each (X, y) of an iterable: a generator, a torch `DataLoader`, a message queue."""
-        for X, y in stream:
+        for X, y in pairs_of(stream):
             self.partial_fit(X, y)
         return self
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from sklearn.base import BaseEstimator
 
 from hge.estimator.fair_lock import in_turn
-from hge.estimator.validation import Labels, check_mark
+from hge.estimator.validation import Labels, check_mark, check_share
 from hge.gating.tree import FloatArray
 from hge.learning.novelty import Novelty
 
@@ -38,10 +38,9 @@ class Rejection(BaseEstimator):  # type: ignore[misc]
         up to twice as many, since the doubt was fitted to the remembered rows, and with `memory_rows=0` three times
         (results/choices/novelty.json).
         """
-        if not 0 < false_alarms < 1:
-            raise ValueError(f"false_alarms: got {false_alarms!r}, expected a number above 0 and below 1")
+        share = check_share("false_alarms", false_alarms)
         novelty = self._novelty(self._rows(X))
-        unusual: npt.NDArray[np.bool_] = novelty > np.quantile(self._novelty.usual(), 1 - false_alarms)
+        unusual: npt.NDArray[np.bool_] = novelty > np.quantile(self._novelty.usual(), 1 - share)
         return unusual
 
     @in_turn

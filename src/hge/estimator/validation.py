@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -83,6 +83,27 @@ def check_targets(y: Any, x: FloatRows) -> Labels:
         check_classification_targets(np.concatenate([labels, labels]))
     found: Labels = labels
     return found
+
+
+def pairs_of(stream: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the pairs (X, y) of a stream; raise an error for anything else in it.
+
+    Only tuples and lists count as pairs: an array of two rows could be unpacked, too, but has no labels.
+
+    >>> next(pairs_of([np.zeros((2, 3))]))
+    Traceback (most recent call last):
+    ValueError: stream: got ndarray as item 0, expected a tuple or list of two, (X, y)
+    """
+    try:
+        items = iter(stream)
+    except TypeError:
+        raise ValueError(f"stream: got {type(stream).__name__}, expected an iterable of pairs (X, y)") from None
+    for number, item in enumerate(items):
+        listed = isinstance(item, tuple | list)
+        if not listed or len(item) != 2:
+            found = type(item).__name__ + (f" of {len(item)}" if listed else "")
+            raise ValueError(f"stream: got {found} as item {number}, expected a tuple or list of two, (X, y)")
+        yield item[0], item[1]
 
 
 def check_mark(mark: Any, classes: Labels) -> Labels:
@@ -199,6 +220,13 @@ def check_count(name: str, value: Any, least: int = 1) -> int:
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name}: got {value!r}, expected a whole number, at least {least}")
     return int(value)
+
+
+def check_share(name: str, value: Any) -> float:
+    """Return a number above 0 and below 1, or raise an error that names the argument."""
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < 1:
+        raise ValueError(f"{name}: got {value!r}, expected a number above 0 and below 1")
+    return float(value)
 
 
 def check_callback(value: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from helpers.command import hge
 from hge.experiments.stream_opponents import STREAM_METHODS, NoChange
 
+ONLY_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="/proc, which even root cannot write to")
 QUICK = "GatedExperts,SGDClassifier,majority"
 METHOD_KEYS = {"name", "about", "accuracy", "retention", "by_segment", "seconds", "curve"}
 
@@ -178,6 +180,9 @@ def test_files_of_another_origin_are_kept(others: list[str], tmp_path: Path) -> 
         (["stream.csv", "--label", "state", "--ignore", "note", "--segments", "99"], "segments: got 99"),
         (["stream.csv", "--label", "state", "--batch", "0"], "Invalid value for '--batch'"),
         (["stream.csv", "--label", "state", "--out", "stream.csv"], "out: got stream.csv, expected a folder"),
+        # Before the stream is read, or any method runs.
+        (["none.csv", "--out", "stream.csv/x"], "out: got stream.csv/x, expected a folder that can be written to"),
+        pytest.param(["none.csv", "--out", "/proc/x"], "out: got /proc/x, expected a folder", marks=ONLY_LINUX),
     ],
 )
 def test_wrong_calls_end_with_one_line_and_exit_code_2(arguments: list[str], message: str, tmp_path: Path) -> None:

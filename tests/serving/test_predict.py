@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from helpers.digits import digits
 from hge import GatedExperts
 from hge.data.input_file import read_inputs
 from hge.serving import bulk
+
+ONLY_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="/proc, which even root cannot write to")
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +102,14 @@ def test_parquet_in_and_out(model: Path, tmp_path: Path) -> None:
     [
         ("none.csv", "labels.csv", "data: got none.csv, expected a file or folder that is there"),
         ("rows.npy", "labels.txt", "out: got labels.txt, expected a file .csv, .parquet, .npz"),
+        # Before the rows are read.
+        (
+            "none.csv",
+            "rows.txt/labels.csv",
+            "out: got rows.txt/labels.csv, expected a file that can be written (rows.txt",
+        ),
+        ("none.csv", "empty", "out: got empty, expected a file, not a folder"),
+        pytest.param("none.csv", "/proc/labels.csv", "out: got /proc/labels.csv, expected a file", marks=ONLY_LINUX),
         ("wide.npy", "labels.csv", "got rows of shape (65,), expected (64,)"),
         ("missing.npy", "labels.csv", "row 2 has a missing or infinite value"),
         ("texts.csv", "labels.csv", "column 'who' has texts, expected numbers; leave it out with --ignore"),
@@ -119,7 +130,7 @@ def test_an_error_is_one_line(model: Path, tmp_path: Path, data: str, out: str, 
     done = hge("predict", str(model), data, "--out", out, cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert message in done.stderr
-    assert not (tmp_path / out).exists()
+    assert not (tmp_path / out).is_file()
 
 
 @pytest.fixture

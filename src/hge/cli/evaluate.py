@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hge.cli.console import PlainConsole
+from hge.cli.places import folder_to_write
 from hge.data.table_file import FORMATS, read_table
 from hge.experiments.evaluation_files import claim_folder, clear_folder, write_evaluation
 from hge.experiments.run_files import environment
@@ -44,7 +45,9 @@ def evaluate_command(
         typer.Option(help=f"Some of {', '.join(STREAM_METHODS)}, with commas.", show_default="all installed"),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for result.json and report.html.")] = Path("runs/evaluate"),
+    out: Annotated[
+        Path, typer.Option(help="Folder for result.json and report.html.", callback=folder_to_write)
+    ] = Path("runs/evaluate"),
 ) -> None:
     """Compare Gated Experts with other methods on your stream, and write result.json and report.html."""
     claim_folder(out)

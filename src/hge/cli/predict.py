@@ -10,6 +10,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hge.cli.console import PlainConsole
+from hge.cli.places import file_to_write
 from hge.data.input_file import INPUT_FORMATS, read_inputs
 from hge.estimator.classifier import GatedExperts
 from hge.serving.bulk import OUT_FORMATS, Answers, answer_here, answer_on_ray, check_out, write_answers
@@ -29,7 +30,10 @@ def predict_command(
     data: Annotated[
         Path, typer.Argument(help=f"Rows: {', '.join(INPUT_FORMATS)}; or a folder of images.", show_default=False)
     ],
-    out: Annotated[Path, typer.Option(help=f"File to write: {', '.join(OUT_FORMATS)}.", show_default=False)],
+    out: Annotated[
+        Path,
+        typer.Option(help=f"File to write: {', '.join(OUT_FORMATS)}.", show_default=False, callback=file_to_write),
+    ],
     ignore: Annotated[list[str] | None, typer.Option(help="Column to leave out; may be repeated.")] = None,
     executor: Annotated[
         Executor, typer.Option(help="`ray`: on a cluster, a copy of the model per CPU.")

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 
 from helpers.command import hge
 from hge.cli import run as cli
+from hge.cli.main import COMMANDS
 from hge.data.catalogue import SCENARIOS
 from hge.experiments.recipes import build_config
 from hge.experiments.runner import run
@@ -113,7 +115,14 @@ def test_scenarios_are_listed_and_nothing_is_cut_off_at_80_columns(tmp_path: Pat
         (["run", "split-digits", "--device", "toaster"], "device: got 'toaster'"),
         (["run", "split-digits", "--set", "net=tea"], "net: got 'tea', expected one of mlp"),
         (["run", "split-digits", "--set", "learner.tea=1"], "learner.tea: no such setting"),
-        (["run", "split-digits", "--out", "/dev/null/x"], "/dev/null"),
+        (["run", "split-digits", "--out", "/dev/null/x"], "out: got /dev/null/x, expected a folder"),
+        (["run", "split-digits", "--out", "/dev/null"], "out: got /dev/null, expected a folder"),
+        (["trees", "nothing", "--out", "."], "out: got ., expected a file, not a folder"),
+        (
+            ["reproduce", "--scenario", "split-digits", "--method", "ge", "--seeds", "1", "--results", "/dev/null"],
+            "results: got /dev/null/reproduced, expected a folder that can be written to",
+        ),
+        (["serve", "/dev/null"], "folder: got /dev/null, expected a folder that can be written to (/dev/null: Not a"),
         (["run", "split-digits", "--set", "device=toaster"], "device: got 'toaster'"),
         (["run", "split-digits", "--set", "net=resnet18"], "resnet18: got inputs of shape (64,)"),
         (["run", "split-digits", "--epochs-scale", "1e308"], "epochs_scale: got 1e+308"),
@@ -133,6 +142,29 @@ def test_wrong_calls_end_with_one_line_and_exit_code_2(arguments: list[str], mes
     assert done.stderr.startswith("hge: ")
     assert done.stderr.count("\n") == 1
     assert not list(tmp_path.iterdir()), "nothing was made"
+
+
+def commands_that_write() -> Iterator[tuple[str, ...]]:
+    """Every command with an option --out."""
+    for name, command in COMMANDS.items():
+        loaded = command.load(name)
+        group = getattr(loaded, "commands", None)
+        found = {(name,): loaded} if group is None else {(name, inner): group[inner] for inner in group}
+        yield from (path for path, one in found.items() if any(option.name == "out" for option in one.params))
+
+
+def test_every_command_tries_the_place_that_it_writes_to_before_its_work(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    found = list(commands_that_write())
+    assert {("run",), ("arena",), ("gates",), ("trees",), ("table",), ("bench", "calls")} <= set(found)
+    for command in found:  # their other arguments are missing, which is told later
+        for place in ("file/x", *([] if sys.platform != "linux" else ["/proc/x"])):
+            done = hge(*command, "--out", place, cwd=tmp_path)
+            assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+            assert re.match(f"hge: out: got {place}, expected a (folder|file) that can be written", done.stderr), (
+                command
+            )
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_a_process_tells_a_wrong_call_as_main_does(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from rich.table import Table
 from hge.cli.console import PlainConsole
 from hge.cli.data import DataFolder
 from hge.cli.jobs import EXECUTORS, JobPlace, run_jobs
+from hge.cli.places import folder_to_write
 from hge.core.files import write_json
 from hge.experiments.arena import CONTESTANTS, arena_jobs, leaderboard
 from hge.experiments.jobs.plan import missing_jobs
@@ -47,7 +48,9 @@ def arena_command(
     workers: Annotated[int, typer.Option(min=1, help="Runs at a time; with ray: runs per GPU.")] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
     data: DataFolder = None,
-    out: Annotated[Path | None, typer.Option(help="Output folder.", show_default="runs/arena/SCENARIO")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Output folder.", show_default="runs/arena/SCENARIO", callback=folder_to_write)
+    ] = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", help="Change a setting of all methods: key=value; may be repeated.")
     ] = None,

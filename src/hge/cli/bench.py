@@ -22,6 +22,7 @@ from hge.bench.runs import bench_run
 from hge.bench.suite import PARTS, BenchOptions, bench, device_name
 from hge.cli.console import PlainConsole
 from hge.cli.data import DataFolder
+from hge.cli.places import file_to_write
 from hge.core.files import write_json
 from hge.experiments.recipes import RECIPES, build_config
 from hge.experiments.run_files import commit
@@ -38,7 +39,11 @@ Pool = Annotated[str, typer.Option(help=f"{', '.join(get_args(PoolName))}.")]
 Arithmetic = Annotated[str, typer.Option("--precision", help=f"{', '.join(get_args(Precision))}.")]
 Short = Annotated[bool, typer.Option("--short", help="Run a short version, as in the tests.")]
 AsWritten = Annotated[bool, typer.Option(help="steps: also measure Algorithm 1 exactly as written.")]
-Out = Annotated[Path | None, typer.Option(help="JSON file.", show_default="results/bench/DEVICE-PART.json")]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="JSON file.", show_default="results/bench/DEVICE-PART.json", callback=file_to_write),
+]
+FiguresOut = Annotated[Path | None, typer.Option("--out", help="JSON file for the figures.", callback=file_to_write)]
 
 
 COMMANDS = {
@@ -87,7 +92,7 @@ for _name, (_parts, _about) in COMMANDS.items():
 
 
 @app.command("calls")
-def calls_command(out: Annotated[Path | None, typer.Option(help="JSON file for the figures.")] = None) -> None:
+def calls_command(out: FiguresOut = None) -> None:
     """Compare `predict` then `partial_fit`, in calls of 32 rows, with a plain loop over the same network (CPU)."""
     with console.status("measuring"):
         figures = measure_calls()
@@ -103,7 +108,7 @@ def calls_command(out: Annotated[Path | None, typer.Option(help="JSON file for t
 def data_command(
     device: Device = "auto",
     data: DataFolder = None,
-    out: Annotated[Path | None, typer.Option(help="JSON file for the figures.")] = None,
+    out: FiguresOut = None,
 ) -> None:
     """Compare the cost of making batches with that of training on them (CIFAR-10, ResNet-18)."""
     with console.status("measuring"):
@@ -124,8 +129,10 @@ def runs_command(
     device: Device = "auto",
     precision: Arithmetic = "fp32",
     data: DataFolder = None,
-    out: Annotated[Path | None, typer.Option(help="JSON file for the figures.")] = None,
-    profile: Annotated[Path | None, typer.Option(help="Text file for a profile of the run.")] = None,
+    out: FiguresOut = None,
+    profile: Annotated[
+        Path | None, typer.Option(help="Text file for a profile of the run.", callback=file_to_write)
+    ] = None,
 ) -> None:
     """Compare a whole run with plain training on the same batches, and show where the run's time goes."""
     arithmetic = cast(Precision, _one_of("precision", precision, get_args(Precision)))

@@ -45,9 +45,9 @@ def evaluate_command(
         typer.Option(help=f"Some of {', '.join(STREAM_METHODS)}, with commas.", show_default="all installed"),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
-    out: Annotated[
-        Path, typer.Option(help="Folder for result.json and report.html.", callback=folder_to_write)
-    ] = Path("runs/evaluate"),
+    out: Annotated[Path, typer.Option(help="Folder for result.json and report.html.", callback=folder_to_write)] = Path(
+        "runs/evaluate"
+    ),
 ) -> None:
     """Compare Gated Experts with other methods on your stream, and write result.json and report.html."""
     claim_folder(out)

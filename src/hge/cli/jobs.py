@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 from hge.cli.console import PlainConsole, printable
+from hge.cli.places import check_folder
 from hge.data.catalogue import SCENARIOS
 from hge.data.datasets import data_folder, find
 from hge.experiments.build import check
@@ -52,10 +53,9 @@ def run_jobs(jobs: Sequence[Job], place: JobPlace, done: int) -> None:
     local = place.executor == "local"
     if local:
         _check_all(jobs, place.data)
-    for folder in (place.results / SUBFOLDER, place.work):
+    for option, folder in (("results", place.results / SUBFOLDER), ("work", place.work)):
+        check_folder(option, folder)
         folder.mkdir(parents=True, exist_ok=True)
-        if not os.access(folder, os.W_OK):
-            raise ValueError(f"{folder}: cannot be written to")
     data = place.data.absolute() if place.data else None
     workspace = Workspace(place.work.absolute(), data, place.checkpoint_every, min(place.workers, len(jobs)))
     on_gpu = any(job.config.device.startswith("cuda") for job in jobs)

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from hge.cli.console import PlainConsole
 from hge.cli.data import DataFolder
+from hge.cli.places import folder_to_write
 from hge.core.config import override
 from hge.experiments.jobs.plan import run_name
 from hge.experiments.recipes import RECIPES, build_config
@@ -32,7 +33,9 @@ def gates_command(
     autoencoder: Annotated[bool, typer.Option(help="Also train the paper's score (slow).")] = True,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
     data: DataFolder = None,
-    out: Annotated[Path | None, typer.Option(help="Output folder.", show_default="runs/gates-NAME")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Output folder.", show_default="runs/gates-NAME", callback=folder_to_write)
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: net=resnet18-cifar.")
     ] = None,

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from hge.cli.console import PlainConsole
 from hge.cli.data import DataFolder
+from hge.cli.places import folder_to_write
 from hge.core.config import RunConfig, override
 from hge.experiments.build import check, check_resumable
 from hge.experiments.jobs.plan import run_name
@@ -31,7 +32,7 @@ from hge.reporting.run_report import ORGANISATIONS, write_report
 console = PlainConsole()
 
 Seed = Annotated[int, typer.Option(help="Random seed.")]
-Out = Annotated[Path, typer.Option(help="Folder for the run's files.")]
+Out = Annotated[Path, typer.Option(help="Folder for the run's files.", callback=folder_to_write)]
 
 
 def demo_command(
@@ -68,7 +69,10 @@ def run_command(
     ] = "raise",
     track: Annotated[bool, typer.Option("--track", help="Record accuracy over the stream (slower).")] = False,
     data: DataFolder = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the run's files.", show_default="runs/NAME")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the run's files.", show_default="runs/NAME", callback=folder_to_write),
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change a setting: learner.epsilon=5."),

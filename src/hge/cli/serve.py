@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from hge.cli.console import PlainConsole
+from hge.cli.places import folder_to_write
 
 console = PlainConsole()
 GRACE = 10
@@ -20,7 +21,10 @@ GRACE = 10
 
 
 def serve_command(
-    folder: Annotated[Path, typer.Argument(help="Folder of a saved model, or a new one.", show_default=False)],
+    folder: Annotated[
+        Path,
+        typer.Argument(help="Folder of a saved model, or a new one.", show_default=False, callback=folder_to_write),
+    ],
     host: Annotated[
         str, typer.Option(help="Address to listen at; others than this machine's need HGE_TOKEN.")
     ] = "127.0.0.1",

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hge.cli.console import PlainConsole
+from hge.cli.places import file_to_write
 from hge.experiments.paper_tables import TITLES
 from hge.experiments.results import FORMATS, Line, build_table, notes, read_results
 
@@ -24,7 +25,9 @@ def table_command(
     number: Annotated[int, typer.Argument(help="Table of the paper, 1 to 5.")],
     results: Annotated[Path, typer.Option(help="Folder with results of runs.")] = Path("results"),
     format_: Annotated[str, typer.Option("--format", help=f"{', '.join((TEXT, *FORMATS))}.")] = TEXT,
-    out: Annotated[Path | None, typer.Option(help="File to write.", show_default="the terminal")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write.", show_default="the terminal", callback=file_to_write)
+    ] = None,
 ) -> None:
     """Show the paper's numbers beside ours: mean ± standard deviation over seeds, a verdict, and the protocol."""
     if format_ not in (TEXT, *FORMATS):

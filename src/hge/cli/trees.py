@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hge.cli.console import PlainConsole
+from hge.cli.places import file_to_write
 from hge.core.files import write_atomically
 from hge.experiments.run_files import read_result
 from hge.reporting.run_report import trees_of, write_trees
@@ -18,7 +19,9 @@ console = PlainConsole()
 
 def trees_command(
     folders: Annotated[list[Path], typer.Argument(help="Folders of finished runs.")],
-    out: Annotated[Path, typer.Option(help="Page with all trees side by side.")] = Path("runs/trees.html"),
+    out: Annotated[Path, typer.Option(help="Page with all trees side by side.", callback=file_to_write)] = Path(
+        "runs/trees.html"
+    ),
 ) -> None:
     """Show the trees of runs: as text here, side by side on a page, and as tree-NAME.dot for Graphviz."""
     page = write_trees(folders, out)  # first: it reads all runs, so an unreadable one fails before any output

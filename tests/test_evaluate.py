@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from dataclasses import replace
@@ -13,6 +14,9 @@ import numpy as np
 import pytest
 
 from helpers.command import hge
+from hge.core.own_folder import hold
+from hge.experiments.evaluation_files import EVALUATION
+from hge.experiments.run_files import RUN
 from hge.experiments.stream_opponents import STREAM_METHODS, NoChange
 
 ONLY_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="/proc, which even root cannot write to")
@@ -142,7 +146,7 @@ def test_ctrl_c_keeps_what_was_finished(tmp_path: Path, monkeypatch: pytest.Monk
     assert evaluate(tmp_path, methods="SGDClassifier").returncode == 0, "its own files are replaced"
 
 
-@pytest.mark.parametrize("others", [["notes.txt"], ["result.json"], ["report.html"], ["result.json", "config.json"]])
+@pytest.mark.parametrize("others", [["result.json"], ["report.html"], ["report.html", "result.json"]])
 def test_files_of_another_origin_are_kept(others: list[str], tmp_path: Path) -> None:
     write_stream(tmp_path, rows=300)
     (tmp_path / "here").mkdir()
@@ -150,9 +154,33 @@ def test_files_of_another_origin_are_kept(others: list[str], tmp_path: Path) -> 
         (tmp_path / "here" / name).write_text("{}")
     ended = evaluate(tmp_path, "--out", "here")
     assert ended.returncode == 2
-    assert f"out: here holds files of another origin ({', '.join(sorted(others))})" in ended.stderr
-    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == sorted(others)
+    assert f"here: {', '.join(others)} in the way, not written by hge for a stream evaluation" in ended.stderr
+    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == others
     assert {(tmp_path / "here" / name).read_text() for name in others} == {"{}"}
+
+
+def test_the_folder_of_a_run_is_refused_and_files_beside_an_evaluation_stay(tmp_path: Path) -> None:
+    write_stream(tmp_path, rows=300)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/notes.txt").write_text("mine")
+    assert evaluate(tmp_path, "--out", "here", methods="majority").returncode == 0
+    assert (tmp_path / "here/notes.txt").read_text() == "mine"
+    with hold(tmp_path / "run", RUN):
+        (tmp_path / "run/config.json").write_text("{}")
+    ended = evaluate(tmp_path, "--out", "run", methods="majority")
+    assert ended.returncode == 2
+    assert "run: got the folder of a run, expected that of a stream evaluation, or a new one" in ended.stderr
+
+
+def test_a_folder_that_another_process_evaluates_in_is_refused(tmp_path: Path) -> None:
+    write_stream(tmp_path, rows=300)
+    assert evaluate(tmp_path, "--out", "here", methods="majority").returncode == 0
+    before = (tmp_path / "here/result.json").read_bytes()
+    with hold(tmp_path / "here", EVALUATION):
+        ended = evaluate(tmp_path, "--out", "here", methods="no-change")
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert f"here: in use by process {os.getpid()} on " in ended.stderr
+    assert (tmp_path / "here/result.json").read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ from rich.text import Text
 
 from hge.cli.console import PlainConsole
 from hge.cli.places import folder_to_write
+from hge.core.own_folder import hold
 from hge.data.table_file import FORMATS, read_table
-from hge.experiments.evaluation_files import claim_folder, clear_folder, write_evaluation
+from hge.experiments.evaluation_files import EVALUATION, clear_folder, write_evaluation
 from hge.experiments.run_files import environment
 from hge.experiments.stream_evaluation import MethodResult, StreamMethod, StreamPlan, plan_stream
 from hge.experiments.stream_evaluation import Progress as Report
@@ -50,31 +51,31 @@ def evaluate_command(
     ),
 ) -> None:
     """Compare Gated Experts with other methods on your stream, and write result.json and report.html."""
-    claim_folder(out)
-    ignored = tuple(ignore or ())
-    table = read_table(file, label, time=time, ignore=ignored, limit=limit, drop_missing=drop_missing)
-    plan = plan_stream(table.X, table.y, batch=batch, segments=segments)
-    torch.set_num_threads(1)  # the networks are too small to parallelise
-    names = _names(methods)
-    built = build_methods(names, table.X, table.y, seed)
-    protocol = {
-        "file": file.name,
-        "label": label,
-        "time": time,
-        "ignored": list(ignored),
-        "rows": len(table.y),
-        "rows_dropped": table.dropped,
-        "features": len(table.features),
-        "classes": len(set(table.y.tolist())),
-        "batch": batch,
-        "segments": segments,
-        "methods": names,
-        "seed": seed,
-        **_environment(names),
-    }
-    if table.dropped:
-        console.print(f"Rows with missing values, left out: {table.dropped:,}")
-    _evaluate(plan, built, out, protocol)
+    with hold(out, EVALUATION):
+        ignored = tuple(ignore or ())
+        table = read_table(file, label, time=time, ignore=ignored, limit=limit, drop_missing=drop_missing)
+        plan = plan_stream(table.X, table.y, batch=batch, segments=segments)
+        torch.set_num_threads(1)  # the networks are too small to parallelise
+        names = _names(methods)
+        built = build_methods(names, table.X, table.y, seed)
+        protocol = {
+            "file": file.name,
+            "label": label,
+            "time": time,
+            "ignored": list(ignored),
+            "rows": len(table.y),
+            "rows_dropped": table.dropped,
+            "features": len(table.features),
+            "classes": len(set(table.y.tolist())),
+            "batch": batch,
+            "segments": segments,
+            "methods": names,
+            "seed": seed,
+            **_environment(names),
+        }
+        if table.dropped:
+            console.print(f"Rows with missing values, left out: {table.dropped:,}")
+        _evaluate(plan, built, out, protocol)
 
 
 def _evaluate(plan: StreamPlan, methods: dict[str, StreamMethod], out: Path, protocol: dict[str, Any]) -> None:

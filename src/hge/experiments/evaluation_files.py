@@ -1,37 +1,27 @@
-"""The files of `hge evaluate`: result.json, and the check that a folder holds nothing else."""
+"""The files of `hge evaluate`, in a folder that one process holds at a time."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hge.core.files import read_json, write_json
+from hge.core.own_folder import FolderKind
 from hge.experiments.stream_advice import advise
 from hge.experiments.stream_evaluation import MethodResult, StreamPlan, segment_starts, sliding_accuracy
 from hge.experiments.stream_opponents import STREAM_METHODS
 
 RESULT, REPORT = "result.json", "report.html"
 KIND = "stream evaluation"
+EVALUATION = FolderKind(KIND, re.compile(r"result\.json|report\.html"), lambda path: is_evaluation(path.parent))
 WINDOWS = 50
 """The window of accuracy over time is this part of the stream."""
 
 
-def claim_folder(folder: Path) -> None:
-    """Raise an error if the folder holds files that `hge evaluate` did not write."""
-    if not folder.exists():
-        return
-    if not folder.is_dir():
-        raise ValueError(f"out: got {folder}, expected a folder")
-    own = {RESULT, REPORT} if is_evaluation(folder) else set()
-    others = sorted(path.name for path in folder.iterdir() if path.name not in own)
-    if others:
-        shown = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
-        raise ValueError(f"out: {folder} holds files of another origin ({shown}), expected a new or empty folder")
-
-
 def clear_folder(folder: Path) -> None:
-    """Delete the files of an earlier evaluation; `claim_folder` comes first."""
+    """Delete the files of an earlier evaluation from a folder that is held."""
     for name in (RESULT, REPORT):
         (folder / name).unlink(missing_ok=True)
 

@@ -220,7 +220,7 @@ def test_what_came_to_its_end_is_not_run_again(tmp_path: Path) -> None:
     assert "gate accuracy" in again.stdout
     other = hge(*settings, "--resume", "--seed", "7", cwd=tmp_path)
     assert other.returncode == 2
-    assert "other settings" in other.stderr
+    assert "in here (seed 7 instead of 0), expected the same; to start from the beginning, leave out" in other.stderr
     assert (tmp_path / "here" / "trace.csv").stat().st_mtime_ns == made
 
 

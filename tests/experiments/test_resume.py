@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -112,8 +113,12 @@ def test_resuming_with_other_settings_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CutOffError):
         run(config, tmp_path, cut_off_at(100), checkpoint_every=EVERY)
     before = (tmp_path / "events.jsonl").read_bytes()
-    with pytest.raises(ValueError, match="resume: got other settings"):
-        run(override(config, "learner.epsilon=5"), tmp_path, resume=True)
+    told = (
+        f"resume: got other settings than those of the run in {tmp_path} (seed 7 instead of 0, learner.epsilon 5.0 "
+        "instead of 4.0), expected the same; to start from the beginning, leave out --resume or delete the folder"
+    )
+    with pytest.raises(ValueError, match=re.escape(told)):
+        run(override(override(config, "learner.epsilon=5"), "seed=7"), tmp_path, resume=True)
     assert (tmp_path / "events.jsonl").read_bytes() == before
 
 

@@ -21,8 +21,8 @@ from hge.experiments.build import check, check_resumable
 from hge.experiments.jobs.plan import run_name
 from hge.experiments.methods import METHODS
 from hge.experiments.recipes import RECIPES, build_config
-from hge.experiments.run_files import CHECKPOINTS, is_run_of, read_finished
-from hge.experiments.runner import CHECKPOINT_EVERY, run, settings_mismatch
+from hge.experiments.run_files import CHECKPOINTS, check_settings, read_finished
+from hge.experiments.runner import CHECKPOINT_EVERY, run
 from hge.experiments.tree_comparison import organise
 from hge.experts.optim import resolve_device
 from hge.learning.checkpoint import has_checkpoint
@@ -140,8 +140,7 @@ def _is_finished(config: RunConfig, out: Path) -> bool:
     if read_finished(out, config) is not None:
         return True
     if not has_checkpoint(out / CHECKPOINTS):
-        if not is_run_of(out, config):
-            raise settings_mismatch(out)
+        check_settings(out, config)
         console.print(f"There is no checkpoint in {out}: the run starts from the beginning.", soft_wrap=True)
     return False
 

@@ -297,6 +297,18 @@ class RunConfig:
         return _read_fields(cls, {**values, **made})
 
 
+def by_name(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as of `as_json` under the names that `override` takes.
+
+    >>> by_name({"seed": 3, "learner": {"epsilon": 4.0}})
+    {'seed': 3, 'learner.epsilon': 4.0}
+    """
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        found |= {f"{name}.{inner}": v for inner, v in value.items()} if isinstance(value, dict) else {name: value}
+    return found
+
+
 def _read_fields(kind: type[Config], values: Mapping[str, Any]) -> Config:
     known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
     for name in values:

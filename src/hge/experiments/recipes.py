@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hge.core.config import LearnerConfig, OptimiserConfig, RunConfig, ScoreConfig
+from hge.core.config import LearnerConfig, OptimiserConfig, RunConfig, ScoreConfig, by_name
 from hge.data.catalogue import SCENARIOS, PaperSettings
 from hge.experiments.methods import METHODS
 
@@ -46,14 +46,8 @@ def differences(config: RunConfig) -> dict[str, Any]:
     >>> differences(override(build_config("split-digits"), "learner.epsilon=5"))
     {'learner.epsilon': 5.0}
     """
-    recipe = build_config(config.scenario, config.method, config.recipe).as_json()
-    found: dict[str, Any] = {}
-    for name, value in config.as_json().items():
-        if isinstance(value, dict):
-            found |= {f"{name}.{inner}": v for inner, v in value.items() if v != recipe[name][inner]}
-        elif value != recipe[name]:
-            found[name] = value
-    return found
+    recipe = by_name(build_config(config.scenario, config.method, config.recipe).as_json())
+    return {name: value for name, value in by_name(config.as_json()).items() if value != recipe[name]}
 
 
 def changes(config: RunConfig) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from typing import Any, TextIO
 import numpy as np
 import torch
 
-from hge.core.config import RunConfig
+from hge.core.config import RunConfig, by_name
 from hge.core.events import Event
 from hge.core.files import read_json, sync_folder, write_json
 from hge.core.own_folder import FolderKind
@@ -31,6 +31,9 @@ from hge.learning.online import Step
 
 EVENTS, TRACE, ACCURACY = "events.jsonl", "trace.csv", "accuracy.csv"
 CONFIG, RESULT, REPORT, CHECKPOINTS = "config.json", "result.json", "report.html", "checkpoints"
+FROM_THE_BEGINNING = "to start from the beginning, leave out --resume or delete the folder"
+SETTINGS_SHOWN = 5
+"""Most settings that an error about other settings names."""
 FLUSH_EVERY = 0.5
 """Seconds after which what was written can be read by others, such as `hge watch`."""
 TRACE_COLUMNS = ("step", "task", "expert", "loss", "bound", "set_aside", "queried")
@@ -189,6 +192,28 @@ def is_run_of(folder: Path, config: RunConfig) -> bool:
     """Return whether the folder holds no run, or a run with these settings."""
     file = folder / CONFIG
     return not file.is_file() or bool(_read(file, _read_json) == config.as_json())
+
+
+def check_settings(folder: Path, config: RunConfig) -> None:
+    """Raise an error that names the settings in which the folder's run differs from these, if it has a run."""
+    if not is_run_of(folder, config):
+        raise settings_mismatch(folder, _read(folder / CONFIG, _read_json), config)
+
+
+def settings_mismatch(folder: Path, found: Mapping[str, Any], config: RunConfig) -> ValueError:
+    """Return the error for resuming with settings other than those found in the folder."""
+    old, new = by_name(found), by_name(config.as_json())
+    changed = [name for name in new | old if name not in old or name not in new or old[name] != new[name]]
+    shown = [f"{name} {_shown(new, name)} instead of {_shown(old, name)}" for name in changed[:SETTINGS_SHOWN]]
+    more = f" and {len(changed) - SETTINGS_SHOWN} more" if len(changed) > SETTINGS_SHOWN else ""
+    return ValueError(
+        f"resume: got other settings than those of the run in {folder} ({', '.join(shown)}{more}), expected the same; "
+        f"{FROM_THE_BEGINNING}"
+    )
+
+
+def _shown(settings: Mapping[str, Any], name: str) -> str:
+    return repr(settings[name]) if name in settings else "(unknown)"
 
 
 def read_result(folder: Path) -> dict[str, Any]:

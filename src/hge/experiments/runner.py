@@ -30,7 +30,16 @@ from hge.experiments.methods import METHODS
 from hge.experiments.metrics import Ledger, evaluate
 from hge.experiments.prequential import Tracker
 from hge.experiments.recipes import changes
-from hge.experiments.run_files import CHECKPOINTS, RUN, RunRecorder, commit, environment, read_finished
+from hge.experiments.run_files import (
+    CHECKPOINTS,
+    FROM_THE_BEGINNING,
+    RUN,
+    RunRecorder,
+    commit,
+    environment,
+    read_finished,
+    settings_mismatch,
+)
 from hge.experts.optim import deterministic_algorithms
 from hge.learning.checkpoint import Checkpoints, forget_checkpoints, has_checkpoint, read_checkpoint
 from hge.learning.online import GivenBoundaries, OnlineLearner, Routing, Step
@@ -101,12 +110,6 @@ def run(
     return result
 
 
-def settings_mismatch(folder: Path) -> ValueError:
-    """Return the error for resuming with settings other than those of the run in the folder."""
-    message = f"resume: got other settings than those of the run in {folder}, expected the same"
-    return ValueError(f"{message}; delete the folder to start from the beginning")
-
-
 class RunSession:
     """State of a run: the learner, its stream and its record."""
 
@@ -153,8 +156,10 @@ class RunSession:
         if not has_checkpoint(self.checkpoints.folder):
             return
         snapshot, extra = read_checkpoint(self.checkpoints.folder)
-        if "config" not in extra or RunConfig.from_json(extra["config"]) != config:
-            raise settings_mismatch(self.folder)
+        with reading(str(self.checkpoints.folder)):
+            earlier = RunConfig.from_json(extra["config"])
+        if earlier != config:
+            raise settings_mismatch(self.folder, earlier.as_json(), config)
         self.check_data(extra.get("data"))
         with reading(str(self.checkpoints.folder)):
             learner.restore(snapshot)
@@ -172,7 +177,7 @@ class RunSession:
         """Raise an error if the data are not those of the run in the folder, given by their fingerprint."""
         if expected != self.data:
             message = f"resume: got other data than those of the run in {self.folder}, expected the same (--data)"
-            raise ValueError(f"{message}; delete the folder to start from the beginning")
+            raise ValueError(f"{message}; {FROM_THE_BEGINNING}")
 
     def delete_checkpoints(self) -> None:
         """Delete the checkpoints."""

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from helpers.command import hge
+from helpers.cut_off import CutOffError, cut_off_at
 from hge.cli import run as cli
 from hge.cli.main import COMMANDS
 from hge.data.catalogue import SCENARIOS
@@ -206,6 +207,17 @@ def test_ctrl_c_keeps_what_was_learned(stop: signal.Signals, tmp_path: Path) -> 
     other = hge(*settings, "--resume", "--seed", "7", cwd=tmp_path)
     assert other.returncode == 2
     assert "other settings" in other.stderr
+
+
+@pytest.mark.slow
+def test_a_run_that_replaces_an_unfinished_one_says_so(tmp_path: Path) -> None:
+    settings = ("run", "split-digits", "--epochs-scale", "0.03", "--out", "here")
+    with pytest.raises(CutOffError):
+        run(build_config("split-digits", epochs_scale=0.03), tmp_path / "here", cut_off_at(17), checkpoint_every=5)
+    told = "here has an unfinished run of 15 batches; it is replaced (--resume continues it, with the same settings)."
+    first, second = (hge(*settings, cwd=tmp_path) for _ in range(2))
+    assert (first.returncode, told in first.stdout) == (0, True)
+    assert "unfinished" not in second.stdout, "it replaces a finished one"
 
 
 @pytest.mark.slow

@@ -118,6 +118,7 @@ def run_and_show(
                     lambda step, total, learner: show(step.step + 1, total, _status(step, learner)),
                     data,
                     on_features=lambda done, total: show(done, total, f"features of {config.features}"),
+                    on_replaced=lambda batches: _tell_what_is_replaced(out, batches),
                     resume=resume,
                     checkpoint_every=checkpoint_every,
                 )
@@ -143,6 +144,11 @@ def _is_finished(config: RunConfig, out: Path) -> bool:
         check_settings(out, config)
         console.print(f"There is no checkpoint in {out}: the run starts from the beginning.", soft_wrap=True)
     return False
+
+
+def _tell_what_is_replaced(out: Path, batches: int) -> None:
+    told = f"{out} has an unfinished run of {batches:,} batches; it is replaced"
+    console.print(f"{told} (--resume continues it, with the same settings).", soft_wrap=True)
 
 
 @contextmanager

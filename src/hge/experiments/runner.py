@@ -41,7 +41,13 @@ from hge.experiments.run_files import (
     settings_mismatch,
 )
 from hge.experts.optim import deterministic_algorithms
-from hge.learning.checkpoint import Checkpoints, forget_checkpoints, has_checkpoint, read_checkpoint
+from hge.learning.checkpoint import (
+    Checkpoints,
+    checkpointed_batches,
+    forget_checkpoints,
+    has_checkpoint,
+    read_checkpoint,
+)
 from hge.learning.online import GivenBoundaries, OnlineLearner, Routing, Step
 from hge.learning.state import reading
 
@@ -64,6 +70,8 @@ PROTOCOL_SETTINGS = (
 """Settings copied into a result's protocol."""
 OnStep = Callable[[Step, int, OnlineLearner], None]
 """Called after each batch with its step, the stream's length and the learner, for a progress line."""
+OnReplaced = Callable[[int], object]
+"""Called with the number of batches that an interrupted run had learned, when another one replaces it."""
 
 
 def run(
@@ -73,6 +81,7 @@ def run(
     data: Path | None = None,
     *,
     on_features: OnRows = lambda done, total: None,
+    on_replaced: OnReplaced = lambda batches: None,
     resume: bool = False,
     checkpoint_every: int = CHECKPOINT_EVERY,
     patience: float = 0.0,
@@ -82,9 +91,9 @@ def run(
     A checkpoint is written to `folder`/checkpoints every `checkpoint_every` batches (0: never), and before an error of
     the stream or a Ctrl-C is raised. With `resume`, an interrupted run continues from its last checkpoint, with the
     same outcome, and a finished run is not repeated; other data are an error. `on_features` is called while features of
-    the rows are computed, if the settings name a backbone. Failing to write a checkpoint is a
-    warning; failing to write events ends the run. A folder that another process writes to is waited for up to
-    `patience` seconds.
+    the rows are computed, if the settings name a backbone. `on_replaced` is called before the checkpoints of an
+    interrupted run are deleted, without `resume`. Failing to write a checkpoint is a warning; failing to write events
+    ends the run. A folder that another process writes to is waited for up to `patience` seconds.
     """
     check(config)
     if resume:
@@ -97,6 +106,8 @@ def run(
                 return finished
             session.resume()
         else:
+            if replaced := checkpointed_batches(session.checkpoints.folder):
+                on_replaced(replaced)
             session.delete_checkpoints()  # checkpoints of another run
         # Only now: if building fails, an older run's files are kept.
         with RunRecorder(folder, config, session.files) as recorder:

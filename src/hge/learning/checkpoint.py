@@ -125,6 +125,11 @@ def has_checkpoint(folder: Path) -> bool:
     return bool(_manifests(folder))
 
 
+def checkpointed_batches(folder: Path) -> int:
+    """Return the number of batches that had been learned at the newest checkpoint; 0 if there is none."""
+    return max(map(_steps, _manifests(folder)), default=0)
+
+
 def forget_checkpoints(folder: Path) -> None:
     """Delete all checkpoints of a run, and the folder if nothing else is in it."""
     if folder.is_dir():

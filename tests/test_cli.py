@@ -131,6 +131,24 @@ def test_scenarios_are_listed_and_nothing_is_cut_off_at_80_columns(tmp_path: Pat
             ["run", "split-digits", "--method", "organise", "--resume"],
             "resume: got method organise, expected one of agem, bgd, bgd-labels, cn-dpm",
         ),
+        (
+            ["run", "split-digits", "--visits", ""],
+            "visits: got '', expected a value; without one, leave out --visits",
+        ),
+        (["run", "split-digits", "--mix", " "], "mix: got ' ', expected a value"),
+        (["run", "split-digits", "--score", ""], "score: got '', expected a value"),
+        *(
+            (
+                [*command, "--ray-address", "far:1"],
+                "ray_address: got 'far:1' with executor local, expected --executor ray",
+            )
+            for command in (["predict", "m", "x.csv", "--out", "y.csv"], ["arena", "split-digits"], ["reproduce"])
+        ),
+        (
+            ["predict", "m", "x.csv", "--out", "y.csv", "--executor", "tea"],
+            "executor: got 'tea', expected one of local",
+        ),
+        (["arena", "split-digits", "--executor", "ray", "--ray-address", ""], "ray_address: got '', expected a value"),
         (["report", "nothing"], "expected an existing folder"),
         (["trees", "nothing"], "no result.json found"),
         (["brew"], "No such command 'brew'"),

@@ -10,7 +10,8 @@ from rich.table import Table
 
 from hge.cli.console import PlainConsole
 from hge.cli.data import DataFolder
-from hge.cli.jobs import EXECUTORS, JobPlace, run_jobs
+from hge.cli.jobs import JobPlace, run_jobs
+from hge.cli.options import EXECUTORS, check_executor, not_empty
 from hge.cli.places import folder_to_write
 from hge.core.files import write_json
 from hge.experiments.arena import CONTESTANTS, arena_jobs, leaderboard
@@ -44,7 +45,10 @@ def arena_command(
     recipe: Annotated[str, typer.Option(help=f"{', '.join(RECIPES)}.")] = "default",
     epochs_scale: Annotated[float, typer.Option(help="Multiplier of the recipe's epochs.")] = 1.0,
     executor: Annotated[str, typer.Option(help=f"{' or '.join(EXECUTORS)}, as for `hge reproduce`.")] = "local",
-    ray_address: Annotated[str, typer.Option(help="Address of a cluster.", show_default="one on this machine")] = "",
+    ray_address: Annotated[
+        str | None,
+        typer.Option(help="Address of a cluster.", show_default="one on this machine", callback=not_empty),
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Runs at a time; with ray: runs per GPU.")] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
     data: DataFolder = None,
@@ -57,8 +61,7 @@ def arena_command(
     checkpoint_every: Annotated[int, typer.Option(min=1, help="Batches between checkpoints.")] = CHECKPOINT_EVERY,
 ) -> None:
     """Compare methods on one stream: accuracy, forgetting, memory, cost, and what each is told."""
-    if executor not in EXECUTORS:
-        raise ValueError(f"executor: got {executor!r}, expected one of {', '.join(EXECUTORS)}")
+    check_executor(executor, ray_address)
     jobs = arena_jobs(
         scenario,
         [name.strip() for name in methods.split(",")],

@@ -27,7 +27,6 @@ from hge.experiments.jobs.worker import Outcome, Workspace, delete_progress, rea
 from hge.experiments.methods import METHODS
 
 console = PlainConsole()
-EXECUTORS = ("local", "ray")
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class JobPlace:
     """Where and how jobs run."""
 
     executor: str
-    ray_address: str
+    ray_address: str | None
     workers: int
     results: Path
     """Folder of the results of finished runs."""
@@ -62,9 +61,7 @@ def run_jobs(jobs: Sequence[Job], place: JobPlace, done: int) -> None:
     if local and on_gpu and place.workers > 1 and "CUDA_MPS_PIPE_DIRECTORY" not in os.environ:
         console.print("The runs use the GPU in turn; with NVIDIA's MPS they share it (benchmarks/README.md).")
     executor: Executor = (
-        LocalExecutor(workspace, place.workers)
-        if local
-        else RayExecutor(workspace, place.ray_address or None, place.workers)
+        LocalExecutor(workspace, place.workers) if local else RayExecutor(workspace, place.ray_address, place.workers)
     )
     _run_all(jobs, executor, workspace, place.results)
 

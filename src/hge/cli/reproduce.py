@@ -12,7 +12,8 @@ import typer
 
 from hge.cli.console import PlainConsole
 from hge.cli.data import DataFolder
-from hge.cli.jobs import EXECUTORS, JobPlace, run_jobs
+from hge.cli.jobs import JobPlace, run_jobs
+from hge.cli.options import check_executor, not_empty
 from hge.experiments.jobs.plan import (
     FIGURES,
     Job,
@@ -47,7 +48,10 @@ def reproduce_command(
     epochs_scale: Annotated[float, typer.Option(help="Multiplier of the paper's epochs.")] = 1.0,
     recipe: Annotated[str, typer.Option(help=f"{', '.join(RECIPES)}.")] = "paper",
     executor: Annotated[str, typer.Option(help="local, or ray: a cluster (pip install 'hge\\[cluster]').")] = "local",
-    ray_address: Annotated[str, typer.Option(help="Address of a cluster.", show_default="one on this machine")] = "",
+    ray_address: Annotated[
+        str | None,
+        typer.Option(help="Address of a cluster.", show_default="one on this machine", callback=not_empty),
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Runs at a time; with ray: runs per GPU.")] = 1,
     jobs_file: Annotated[
         Path | None, typer.Option("--jobs", help="File of runs as printed by --dry-run, instead of a table.")
@@ -69,8 +73,7 @@ def reproduce_command(
     """Run the experiments of a table or figure; finished runs are skipped, interrupted ones are resumed."""
     if recipe not in RECIPES:
         raise ValueError(f"recipe: got {recipe!r}, expected one of {', '.join(RECIPES)}")
-    if executor not in EXECUTORS:
-        raise ValueError(f"executor: got {executor!r}, expected one of {', '.join(EXECUTORS)}")
+    check_executor(executor, ray_address)
     numbers = [number for text in table or [] for number in table_numbers(text)]
     device = resolve_device(device) if device == "auto" else device
     if jobs_file is not None:

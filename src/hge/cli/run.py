@@ -15,6 +15,7 @@ from rich.table import Table
 
 from hge.cli.console import PlainConsole
 from hge.cli.data import DataFolder
+from hge.cli.options import not_empty
 from hge.cli.places import folder_to_write
 from hge.core.config import RunConfig, override
 from hge.experiments.build import check, check_resumable
@@ -52,14 +53,20 @@ def run_command(
     method: Annotated[str, typer.Option(help=f"{', '.join(METHODS)}.")] = "ge",
     recipe: Annotated[str, typer.Option(help=f"{', '.join(RECIPES)}.")] = "default",
     score: Annotated[
-        str | None, typer.Option(help="sketch, class-sketch or autoencoder.", show_default="the recipe's")
+        str | None,
+        typer.Option(help="sketch, class-sketch or autoencoder.", show_default="the recipe's", callback=not_empty),
     ] = None,
     routing: Annotated[str, typer.Option(help="Routing shown in the report: sample or batch.")] = "sample",
     tasks: Annotated[int | None, typer.Option(help="Number of tasks.", show_default="the scenario's")] = None,
     seed: Seed = 0,
     epochs_scale: Annotated[float, typer.Option(help="Multiplier of the recipe's epochs.")] = 1.0,
-    mix: Annotated[str, typer.Option(help="Another scenario, whose tasks alternate with this one's.")] = "",
-    visits: Annotated[str, typer.Option(help='Order of tasks, with optional epoch factors: "0 1 0:0.5 2".')] = "",
+    mix: Annotated[
+        str | None, typer.Option(help="Another scenario, whose tasks alternate with this one's.", callback=not_empty)
+    ] = None,
+    visits: Annotated[
+        str | None,
+        typer.Option(help='Order of tasks, with optional epoch factors: "0 1 0:0.5 2".', callback=not_empty),
+    ] = None,
     blend: Annotated[int, typer.Option(help="Batches over which one task fades into the next.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda.")] = "auto",
     pool: Annotated[str, typer.Option(help="auto, eager (plain reference), stacked (fast).")] = "auto",
@@ -86,7 +93,8 @@ def run_command(
 ) -> None:
     """Run a scenario and write config.json, events.jsonl, trace.csv, result.json and report.html."""
     config = build_config(scenario, method, recipe, epochs_scale=epochs_scale)
-    config = replace(config, seed=seed, device=resolve_device(device), mix=mix, visits=visits, blend=blend, track=track)
+    config = replace(config, seed=seed, device=resolve_device(device), blend=blend, track=track)
+    config = replace(config, mix=mix or "", visits=visits or "")
     config = config if tasks is None else replace(config, tasks=tasks)
     assignments = [f"score.name={score}"] if score else []
     assignments += [f"routing={routing}", f"pool={pool}", f"precision={precision}", f"on_bad_batch={on_bad_batch}"]

@@ -195,6 +195,24 @@ def test_a_saved_model_goes_on_with_the_same_extractor(rows: int, tmp_path: Path
     assert GatedExperts.load(tmp_path, features=edges()).rows_seen_ == 600
 
 
+@pytest.mark.slow
+def test_a_saved_joint_score_goes_on_with_its_linear_model(tmp_path: Path) -> None:
+    model = streamed(GatedExperts(features=edges(), joint=True))
+    assert model.learner_.discriminant is not None
+    model.save(tmp_path)
+    twin, (X, y) = GatedExperts.load(tmp_path, features=edges()), images()
+    np.testing.assert_array_equal(model.predict_proba(X), twin.predict_proba(X))
+    for each in (model, twin):
+        each.partial_fit(X[:400], y[:400]).flush()
+    np.testing.assert_array_equal(model.predict_proba(X), twin.predict_proba(X))
+
+
+def test_without_features_or_the_joint_score_there_is_no_linear_model_of_all_rows() -> None:
+    X, y = images(low=True)
+    for parameters in ({"joint": True}, {"features": edges()}):
+        assert GatedExperts(**parameters).partial_fit(X[:64], y[:64]).learner_.discriminant is None
+
+
 def test_a_saved_model_of_rows_takes_no_extractor(tmp_path: Path) -> None:
     X, y = images(low=True)
     GatedExperts().partial_fit(X, y).save(tmp_path / "rows")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from hge.core.config import RunConfig, override
+from hge.core.config import LearnerConfig, RunConfig, override
 from hge.core.randomness import Keys
 from hge.core.types import as_float
 from hge.data.fingerprint import fingerprint
@@ -18,6 +18,7 @@ from hge.experiments.feature_scenario import with_features
 from hge.experiments.recipes import build_config
 from hge.experiments.runner import run
 from hge.experts.backbones import BACKBONES
+from hge.learning.online import OnlineLearner, Step
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +60,33 @@ def test_a_run_learns_features_and_says_so(method: str, tmp_path: Path) -> None:
     assert result["accuracy_sample"] > 85
     assert result["protocol"]["changed"] == {"features": "efficientnet-lite0"}
     assert result["data"] == run(replace(settings(method), features=""), tmp_path / "rows")["data"]
+
+
+def test_the_recipe_for_features_is_one_of_photographs() -> None:
+    for method in ("ge", "hge", "er", "hcl-fr", "tame"):
+        config = build_config("cif100-10", method, "backbone")
+        check(config)
+        assert (config.features, config.net, config.augment) == ("efficientnet-lite0", "mlp-wide", False)
+    with pytest.raises(ValueError, match="recipe: got 'backbone' for smnist, expected a scenario of photographs"):
+        build_config("smnist", "ge", "backbone")
+    with pytest.raises(ValueError, match="discriminant: got True, expected joint=True beside it"):
+        override(build_config("cif10"), "learner.discriminant=true")
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_with_a_linear_model_of_all_rows_ends_the_same(tmp_path: Path) -> None:
+    config = replace(settings(), learner=LearnerConfig(joint=True, discriminant=True))
+
+    def stop(step: Step, total: int, learner: OnlineLearner) -> None:
+        if step.step == 25:
+            raise KeyboardInterrupt
+
+    whole = run(config, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run(config, tmp_path / "parts", stop, checkpoint_every=10)
+    again = run(config, tmp_path / "parts", resume=True)
+    assert again["accuracy_sample"] == whole["accuracy_sample"]
+    assert (tmp_path / "parts/events.jsonl").read_bytes() == (tmp_path / "whole/events.jsonl").read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -197,3 +197,17 @@ def test_a_batch_that_is_undone_is_not_remembered(monkeypatch: pytest.MonkeyPatc
     assert learner.memory.rows_kept == 640
     learner.memory.put_back(0, None)
     assert learner.memory.rows_kept == 0
+
+
+def test_a_batch_that_is_undone_leaves_the_linear_model_of_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = load_digits(return_X_y=True)
+    model = GatedExperts(features=lambda rows: rows, joint=True).partial_fit(x[:640], y[:640])
+    learner = model.learner_
+    assert learner.discriminant is not None
+    before = learner.discriminant.state()
+    monkeypatch.setattr(learner.guard, "_has_collapsed", lambda expert: True)
+    entry = RecentEntry(learner.steps, Batch(torch.full((32, 64), 5.0), torch.zeros(32, dtype=torch.long)))
+    assert train_refused(learner, learner.experts[0], entry) == ()
+    assert before["counts"].sum() == 640
+    for name, tensor in learner.discriminant.state().items():
+        torch.testing.assert_close(tensor, before[name])

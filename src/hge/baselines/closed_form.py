@@ -6,7 +6,6 @@ Nothing is forgotten and no row is stored. A row that recurs, as in several epoc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import inf, nan, prod, sqrt
 from typing import Protocol
 
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from hge.baselines.rule import Part
 from hge.core.types import Batch, as_float
+from hge.experts.joint.discriminant import ClassSums, LinearScores
 from hge.experts.pool_spec import copy_tensors
 from hge.learning.online import Setting
 
@@ -30,14 +30,6 @@ class Features(Part, Protocol):
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the features [rows, size]."""
-
-
-@dataclass(frozen=True)
-class LinearScores:
-    """A score for each class: x·weights[class] + offsets[class]."""
-
-    weights: Tensor
-    offsets: Tensor
 
 
 class LinearRule:
@@ -74,71 +66,6 @@ class LinearRule:
         scores = self._solved[1]
         logits = self.features(x).double() @ scores.weights.T + scores.offsets
         return logits.masked_fill(self.sums.counts == 0, -inf)
-
-
-class ClassSums:
-    """Number and sum of each class's features, and the sum of their outer products, in double precision.
-
-    >>> sums = ClassSums(outputs=2, size=1, device=torch.device("cpu"))
-    >>> sums.add(torch.tensor([[1.0], [3.0], [5.0]]), torch.tensor([0, 0, 1]))
-    >>> sums.means.tolist(), sums.products.tolist(), sums.covariance.tolist()
-    ([[2.0], [5.0]], [[35.0]], [[0.6666666666666666]])
-    """
-
-    rows_kept = 0
-
-    def __init__(self, outputs: int, size: int, device: torch.device) -> None:
-        self.counts = torch.zeros(outputs, dtype=torch.float64, device=device)
-        self.sums = torch.zeros(outputs, size, dtype=torch.float64, device=device)
-        self.products = torch.zeros(size, size, dtype=torch.float64, device=device)
-
-    @property
-    def parameters(self) -> int:
-        """Number of values."""
-        return sum(tensor.numel() for tensor in self.state().values())
-
-    @property
-    def means(self) -> Tensor:
-        """Mean of each class; 0 for those that were not seen."""
-        return self.sums / self.counts.clamp_min(1)[:, None]
-
-    @property
-    def covariance(self) -> Tensor:
-        """Covariance within classes, which they share."""
-        between = self.sums.T @ self.means
-        return (self.products - between) / self.counts.sum()
-
-    def add(self, features: Tensor, y: Tensor) -> None:
-        """Add rows."""
-        rows = features.double()
-        self.counts += torch.bincount(y, minlength=len(self.counts))
-        self.sums.index_add_(0, y, rows)
-        self.products.addmm_(rows.T, rows)
-
-    def state(self) -> dict[str, Tensor]:
-        """Return copies of the sums."""
-        own = {"counts": self.counts, "sums": self.sums, "products": self.products}
-        return copy_tensors(own, on_host=True)
-
-    def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore what `state` returned."""
-        for name in ("counts", "sums", "products"):
-            getattr(self, name).copy_(tensors[name])
-
-
-def discriminant(sums: ClassSums, shrinkage: float) -> LinearScores:
-    """Return the scores of linear discriminant analysis, the covariance shrunk towards a multiple of the identity.
-
-    Equal priors: x·S⁻¹μ - ½ μ·S⁻¹μ with S = (1 - s) Σ + s tr(Σ)/d I.
-    """
-    covariance = sums.covariance
-    size = len(covariance)
-    scale = (covariance.trace() / size).clamp_min(1e-12)
-    shrunk = (1 - shrinkage) * covariance + shrinkage * scale * torch.eye(
-        size, dtype=torch.float64, device=scale.device
-    )
-    weights = torch.linalg.solve(shrunk, sums.means.T).T
-    return LinearScores(weights, -0.5 * (weights * sums.means).sum(1))
 
 
 class Pixels:

@@ -6,8 +6,9 @@ largest. Departure: on pixels.
 
 from __future__ import annotations
 
-from hge.baselines.closed_form import ClassSums, LinearRule, LinearScores, Pixels
+from hge.baselines.closed_form import LinearRule, Pixels
 from hge.baselines.rule import RuleLearner
+from hge.experts.joint.discriminant import ClassSums, LinearScores
 from hge.learning.online import Setting
 
 

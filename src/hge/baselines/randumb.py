@@ -6,8 +6,9 @@ kernel width from the first batch instead of one per data set.
 
 from __future__ import annotations
 
-from hge.baselines.closed_form import LinearRule, RandomFeatures, discriminant
+from hge.baselines.closed_form import LinearRule, RandomFeatures
 from hge.baselines.rule import RuleLearner
+from hge.experts.joint.discriminant import discriminant
 from hge.learning.online import Setting
 
 

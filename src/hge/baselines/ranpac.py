@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import torch
 
-from hge.baselines.closed_form import ClassSums, LinearRule, LinearScores, RandomFeatures
+from hge.baselines.closed_form import LinearRule, RandomFeatures
 from hge.baselines.rule import RuleLearner
+from hge.experts.joint.discriminant import ClassSums, LinearScores
 from hge.learning.online import Setting
 
 

@@ -7,8 +7,9 @@ variance.
 
 from __future__ import annotations
 
-from hge.baselines.closed_form import LinearRule, Pixels, discriminant
+from hge.baselines.closed_form import LinearRule, Pixels
 from hge.baselines.rule import RuleLearner
+from hge.experts.joint.discriminant import discriminant
 from hge.learning.online import Setting
 
 

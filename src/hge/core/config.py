@@ -60,6 +60,9 @@ class LearnerConfig:
     """Let newcomers that were never promoted predict, too."""
     joint: bool = False
     """Predict with the joint score (experts/joint), which is refitted to the replay during the stream."""
+    discriminant: bool = False
+    """Complete the joint score by a linear discriminant analysis of all rows (experts/joint/discriminant.py): for
+    features of a pretrained backbone."""
     label_evidence: bool = False
     """Labels that an expert was not trained on count against it, and a batch that the gate's choice refuses goes to any
     other expert that accepts it. False: only newcomers are asked, as in the paper."""
@@ -81,6 +84,7 @@ class LearnerConfig:
         _require(0 <= self.alpha < 1, "alpha", self.alpha, "at least 0 and below 1")
         _require(self.recent_capacity >= 3, "recent_capacity", self.recent_capacity, "at least 3")
         _require(self.replay_capacity >= 2, "replay_capacity", self.replay_capacity, "at least 2")
+        _require(self.joint or not self.discriminant, "discriminant", self.discriminant, "joint=True beside it")
         _require(self.max_experts >= 0, "max_experts", self.max_experts, "0 or more")
         _require(self.review_threshold >= 0, "review_threshold", self.review_threshold, "0 or more")
         _require(0 < self.path_coverage <= 1, "path_coverage", self.path_coverage, "above 0 and at most 1")
@@ -216,7 +220,7 @@ class RunConfig:
     scenario: str
     method: str = "ge"
     """One of `experiments.methods.METHODS`."""
-    recipe: Literal["default", "paper", "best"] = "default"
+    recipe: Literal["default", "paper", "best", "backbone"] = "default"
     tasks: int = 5
     epochs: int = 40
     batch_size: int = 32

@@ -127,6 +127,7 @@ def _config(model: Any) -> LearnerConfig:
         sticky=model.sticky,
         newcomers_answer=model.newcomers_answer,
         joint=model.joint,
+        discriminant=bool(model.joint) and model.features is not None,
         label_evidence=model.label_evidence,
         error_rate=model.error_rate,
         memory_rows=model.memory_rows,

@@ -17,6 +17,7 @@ RECIPE_INDEPENDENT = (
 
 PERMUTED = ("pmnist", "permuted-digits")
 """Scenarios whose tasks differ so much that a sketch per expert routes every row right (docs/gates.md)."""
+EPOCHS_ON_FEATURES = 5
 IMAGES_OF_DIGITS = ("smnist", "mnist-kmnist")
 """Scenarios of digits whose neighbouring pixels belong together, though the paper's MLP sees rows."""
 
@@ -117,6 +118,27 @@ def best(scenario: str) -> RunConfig:
     )
 
 
+def backbone(scenario: str) -> RunConfig:
+    """Return settings for photographs seen through a backbone that was pretrained on ImageNet: rows of features.
+
+    A wide MLP learns these in a few epochs; a linear model of all rows completes the joint score.
+    """
+    config = default(scenario)
+    if not SCENARIOS[scenario].paper.convolutional:
+        raise ValueError(f"recipe: got 'backbone' for {scenario}, expected a scenario of photographs")
+    return replace(
+        config,
+        recipe="backbone",
+        epochs=EPOCHS_ON_FEATURES,
+        features="efficientnet-lite0",
+        net="mlp-wide",
+        autoencoder="mlp",
+        score=ScoreConfig(name="class-sketch"),
+        learner=LearnerConfig(joint=True, discriminant=True),
+        optimiser=OptimiserConfig(average=0.99),
+    )
+
+
 def _papers_optimiser(settings: PaperSettings) -> OptimiserConfig:
     clip_norm = 1.0 if settings.convolutional else 0.0  # docs/paper.md, reading 7
     if settings.adam:
@@ -124,4 +146,4 @@ def _papers_optimiser(settings: PaperSettings) -> OptimiserConfig:
     return OptimiserConfig(name="sgd", lr=0.01, momentum=0.9, weight_decay=1e-4, clip_norm=clip_norm)
 
 
-RECIPES = {"default": default, "paper": paper, "best": best}
+RECIPES = {"default": default, "paper": paper, "best": best, "backbone": backbone}

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hge.core.types import Batch
 from hge.experts.joint.model import Evidence
+from hge.experts.pool_spec import PoolSpec
 from hge.experts.scores import Cost
 from hge.experts.scores.space import Space
 from hge.gating.switch_detection import LossStats
@@ -31,6 +32,10 @@ class Costs:
 
 class ExpertPool(Protocol):
     """The interface between the algorithm and the networks. `tests/helpers/pool_checks.py` defines its contract."""
+
+    @property
+    def spec(self) -> PoolSpec:
+        """Shape of inputs and outputs, and what experts are made of."""
 
     @property
     def device(self) -> torch.device:

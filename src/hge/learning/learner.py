@@ -12,6 +12,7 @@ from hge.core.events import Emit
 from hge.core.randomness import Keys
 from hge.core.types import Batch
 from hge.experts.joint.calibration import Calibration
+from hge.experts.joint.discriminant import Discriminant
 from hge.experts.pool import Costs, ExpertPool, count_parameters
 from hge.experts.replay import Expert, ScoredReplays
 from hge.gating.promotion import Organisation
@@ -56,7 +57,9 @@ class Learner:
         shortlisted = config.organisation == "tree" and (costly or config.joint)
         self.shortlist = Shortlist(self.replays, emit) if shortlisted else None
         """Selects the experts that compute costly scores, or the evidence for the joint score."""
-        self.calibration = Calibration(pool, self.experts) if config.joint else None
+        self.discriminant = Discriminant.of(pool) if config.discriminant else None
+        """A linear model of all rows, which completes the joint score."""
+        self.calibration = Calibration(pool, self.experts, self.discriminant) if config.joint else None
         """Fits the joint score, used at prediction; training uses the experts' own scores."""
         self.organisation = Organisation.of(config, self.replays, emit, self.shortlist if costly else None)
         """E and E_new."""
@@ -93,7 +96,8 @@ class Learner:
     @property
     def parameters(self) -> int:
         """Number of weights and statistics of all experts."""
-        return count_parameters(self.pool, len(self.experts))
+        own = 0 if self.discriminant is None else self.discriminant.parameters
+        return count_parameters(self.pool, len(self.experts)) + own
 
     def learn_all(self, batches: Iterable[Batch]) -> Iterator[Step]:
         """Learn the batches in order; equivalent to `learn` on each, but in runs that the pool executes fast."""

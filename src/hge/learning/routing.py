@@ -83,7 +83,12 @@ class Answerer:
             rows = np.flatnonzero(weights[e])
             for part in np.split(rows, range(ROWS_AT_ONCE, len(rows), ROWS_AT_ONCE)):
                 result[part] += weights[e, part, None] * self._of_expert(int(e), x[torch.from_numpy(part)], outputs)
-        return result
+        return self._completed(result, x) if routes.scores.shape[1] == len(x) else result
+
+    def _completed(self, probabilities: FloatArray, x: Tensor) -> FloatArray:
+        """Return class probabilities of rows that were routed one by one, with the opinion of the discriminant."""
+        own = self.learner.discriminant
+        return probabilities if own is None else own.with_opinion(probabilities, x)
 
     def _of_expert(self, expert: int, x: Tensor, outputs: int) -> FloatArray:
         """Return [rows, outputs]: one expert's class probabilities, with those of its companions if it has any."""
@@ -121,7 +126,7 @@ class Answerer:
         joint, device = self.calibration.joint, self.learner.pool.device
         parts = [self.calibration.evidence(part.to(device)) for part in torch.split(x, ROWS_AT_ONCE)]
         silent = [] if self.learner.config.newcomers_answer else self.learner.newcomers
-        return np.concatenate([joint.mixture(evidence, outputs, silent) for evidence in parts])
+        return self._completed(np.concatenate([joint.mixture(evidence, outputs, silent) for evidence in parts]), x)
 
     @property
     def calibration(self) -> Calibration | None:

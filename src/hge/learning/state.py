@@ -68,6 +68,7 @@ def take_snapshot(learner: Learner) -> Snapshot:
         named("memory", memory)
         | named("kept", good)
         | named("joint", joint)
+        | named("discriminant", {} if learner.discriminant is None else learner.discriminant.state())
         | named("shared", learner.pool.shared_state())
     )
     for place, entry in enumerate(learner.recent):
@@ -128,6 +129,8 @@ def _restore(learner: Learner, snapshot: Snapshot) -> None:
         learner.guard.load_state(learner.experts[guard["expert"]], guard, part("kept", snapshot.tensors))
     if learner.memory is not None:
         learner.memory.load_state(facts["memory"], part("memory", snapshot.tensors))
+    if learner.discriminant is not None:
+        learner.discriminant.load_state(part("discriminant", snapshot.tensors))
     if learner.calibration is not None and calibration is not None:
         learner.calibration.load_state(calibration, part("joint", snapshot.tensors))
 

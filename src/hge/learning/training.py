@@ -100,6 +100,8 @@ def train_refused(learner: Learner, expert: Expert, entry: RecentEntry[Batch]) -
     expert.replay, expert.labels = replay, labels
     if learner.memory is not None:
         learner.memory.put_back(expert.id, companion)
+    if learner.discriminant is not None and trained:
+        learner.discriminant.remove(entry.batch)
     return ()
 
 
@@ -113,6 +115,8 @@ def remember(learner: Learner, expert: Expert, entry: RecentEntry[Batch], loss: 
     expert.losses.update(loss, rising=learner.memory is not None)  # with rehearsal the loss falls within a few batches
     if learner.config.label_evidence:
         expert.labels.update(entry.batch.y.tolist())
+    if learner.discriminant is not None:
+        learner.discriminant.add(entry.batch)
     key = learner.keys.integer("replay", entry.step, expert.id)
     expert.replay.add(ReplayBatch(entry.step, entry.batch), key)
     return ((entry.step, expert.id),)

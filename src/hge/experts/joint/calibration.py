@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hge.core.randomness import Keys
 from hge.core.types import as_float
+from hge.experts.joint.discriminant import Discriminant
 from hge.experts.joint.model import MAX_FEATURES_TOTAL, Evidence, EvidenceScaler, JointScore, fit_joint
 from hge.experts.joint.nearest import KeptRows
 from hge.experts.pool import ExpertPool
@@ -44,6 +45,8 @@ class Calibration:
 
     pool: ExpertPool
     experts: Sequence[Expert]
+    discriminant: Discriminant | None = None
+    """A linear model of all rows, solved whenever the joint score is fitted."""
     joint: JointScore | None = None
     batches_at_fit: tuple[int, ...] = ()
     """Number of batches on which each expert in the joint score had been trained at the last fit."""
@@ -93,6 +96,8 @@ class Calibration:
         label = np.concatenate(labels)[rows]
         self.joint = fit_joint(scalers, read, expert[rows], label, budget.iterations, self.pool.device)
         self.batches_at_fit = tuple(e.batches_trained for e in known)
+        if self.discriminant is not None:
+            self.discriminant.solve()
 
     def state(self) -> tuple[dict[str, Any] | None, dict[str, Tensor]]:
         """Return the fitted joint score; the evidence behind it is recomputed at the next fit."""

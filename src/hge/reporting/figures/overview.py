@@ -11,7 +11,7 @@ from hge.drawing.colours import BOUND, colour_of
 from hge.drawing.svg import svg_figure
 from hge.experiments.results import Line
 
-RECIPES = {"paper": colour_of(0), "best": colour_of(2), "default": colour_of(1)}
+RECIPES = {"paper": colour_of(0), "best": colour_of(2), "default": colour_of(1), "backbone": colour_of(3)}
 MEGABYTE = 2**20
 
 

@@ -22,9 +22,11 @@ class Hypernetwork(nn.Module):
     """Task embedding -> the weights of a network, which begin as the network's own.
 
     A row is all weights into one unit or channel, or all biases of a layer. Its embedding and that of the task pass
-    through two hidden layers, which all rows share, to a linear head, which those of one tensor share. Its
-    inputs are divided by the root of their number: else a step of Adam would move every generated weight by many times
-    its learning rate, all rows alike, until every unit of a layer is at 0 for every input.
+    through two hidden layers, which all rows share, to a linear head, which those of one tensor share.
+
+    Of the hidden values, a head sees by how much they differ from the mean of its rows, divided by the root of their
+    number. Else a step of Adam would move every generated weight by many times its learning rate, and all rows
+    alike, until every unit of a layer is at 0 for every input: with half of the seeds nothing was learned.
 
     >>> hypernetwork = Hypernetwork(nn.Linear(3, 2))
     >>> {name: tuple(weight.shape) for name, weight in hypernetwork(torch.zeros(EMBEDDING)).items()}
@@ -48,7 +50,12 @@ class Hypernetwork(nn.Module):
         """Return the weights for a task."""
         hidden = self.body(torch.cat([task.expand(len(self.embeddings), -1), self.embeddings], dim=1)) / sqrt(HIDDEN)
         made = zip(self.shapes.items(), self.initial, self.heads, hidden.split(self.rows), strict=True)
-        return {name: first + head(own).view(shape) for (name, shape), first, head, own in made}
+        return {name: first + head(_apart(own)).view(shape) for (name, shape), first, head, own in made}
+
+
+def _apart(hidden: Tensor) -> Tensor:
+    """Return hidden values [rows, values] by how much the rows differ from their mean; as they are, if there is one."""
+    return hidden - hidden.mean(dim=0) if len(hidden) > 1 else hidden
 
 
 class TaskWeights:

@@ -166,3 +166,13 @@ def test_rows_of_a_new_task_are_not_taken_for_a_mixture() -> None:
     assert new.mean() > 0.9
     belief.learned(0, both(np.zeros(32, int)), EXPERTS)
     assert belief.posterior(both([1, 0, 2] * 10), EXPERTS).argmax(axis=0).tolist() == [1, 0, 2] * 10
+
+
+def test_an_expert_that_has_chosen_few_rows_does_not_explain_those_of_another() -> None:
+    """Expert 1 is in use, for three batches; two hundred rows like those of expert 0 are of expert 0."""
+    belief = StreamBelief(observers=1)
+    for _ in range(20):
+        belief.learned(0, np.zeros((1, 32), int), experts=2)
+    for _ in range(3):
+        belief.learned(1, np.array([[1] * 30 + [0, 0]]), experts=2)
+    assert (belief.posterior(np.zeros((1, 200), int), experts=2).argmax(axis=0) == 0).all()

@@ -150,7 +150,16 @@ def test_readers_do_not_wait_while_the_model_is_written(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize(
-    "parameters", [{"routing": "x"}, {"batch_size": "abc"}, {"epsilon": -1}, {"net": "foo"}, {"on_bad_batch": "Skip"}]
+    "parameters",
+    [
+        {"routing": "x"},
+        {"batch_size": "abc"},
+        {"epsilon": -1},
+        {"net": "foo"},
+        {"on_bad_batch": "Skip"},
+        {"features": "tea"},
+        {"answer_views": 3},
+    ],
 )
 def test_parameters_that_cannot_be_learned_with_are_refused_at_the_start(
     parameters: dict[str, Any], tmp_path: Path

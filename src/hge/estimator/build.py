@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import prod
 from typing import Any, get_args
 
 import torch
@@ -22,8 +24,10 @@ from hge.estimator.validation import (
     pick_factory,
     try_out,
 )
+from hge.experts.backbones import BACKBONES
 from hge.experts.eager import EagerPool
 from hge.experts.fast.host_pool import build_fast_pool
+from hge.experts.joint.discriminant import WIDEST
 from hge.experts.networks import AUTOENCODERS, NETS, Shape
 from hge.experts.optim import resolve_device
 from hge.experts.pool import ExpertPool
@@ -56,14 +60,18 @@ def check_parameters(model: Any) -> None:
         setting(model)
     check_choice("precision", model.precision, get_args(Precision))
     check_choice("scale", model.scale, ("standard", "none"))
-    check_count("views", model.views)
-    check_count("answer_views", model.answer_views, least=0)
+    if check_count("answer_views", model.answer_views, least=0) > check_count("views", model.views):
+        raise ValueError(f"answer_views: got {model.answer_views}, expected 0 to {model.views}, the number of views")
+    if isinstance(model.features, str):
+        check_choice("features", model.features, tuple(BACKBONES))
 
 
 def assemble(model: Any, x: FloatRows, capacity: int, keys: Keys, emit: Emit) -> Learner:
     """Return an untrained learner for rows of this shape, with the parameters of a `GatedExperts`."""
     check_parameters(model)
     spec, config = _spec(model, x.shape[1:], capacity), _config(model)
+    if model.joint and model.features is not None and prod(spec.shape) <= WIDEST:
+        config = replace(config, discriminant=True)
     if model.expert is None:
         check_memory(spec, config.memory_rows, torch.device(resolve_device(model.device)))
     with torch.inference_mode(False):  # the weights must be trainable even if the caller is in inference mode
@@ -127,7 +135,6 @@ def _config(model: Any) -> LearnerConfig:
         sticky=model.sticky,
         newcomers_answer=model.newcomers_answer,
         joint=model.joint,
-        discriminant=bool(model.joint) and model.features is not None,
         label_evidence=model.label_evidence,
         error_rate=model.error_rate,
         memory_rows=model.memory_rows,

@@ -90,7 +90,8 @@ class Parameters(BaseEstimator):  # type: ignore[misc]
             under one Gaussian per class (more accurate on single rows, more expensive), or the paper's autoencoder.
         joint : bool, default=False
             At prediction, select the expert by a joint score: a softmax regression on the scores, logits and features
-            of all experts, fitted to their replay. Training still uses `gate_score`.
+            of all experts, fitted to their replay. Training still uses `gate_score`. With `features` (at most 2048), a
+            linear discriminant analysis of all rows completes the class probabilities.
         mixture : bool, default=False
             Average the class probabilities of all experts, weighted by the joint score, instead of selecting one
             expert. Affects `predict` and `predict_proba`; requires `joint=True`.

@@ -23,8 +23,8 @@ def log_probability_of_one(seen: IntArray, counted: FloatArray) -> FloatArray:
     >>> bool(log_probability_of_one(np.array([5, 5]), few) > log_probability_of_one(np.array([5, 5]), many))
     True
     """
-    rows = counted.sum(axis=1)
-    each = gammaln(counted + seen) - gammaln(counted)
+    rows, chosen = counted.sum(axis=1), np.flatnonzero(seen)  # the others' terms are 0
+    each = gammaln(counted[:, chosen] + seen[chosen]) - gammaln(counted[:, chosen])
     found: FloatArray = gammaln(rows) - gammaln(rows + seen.sum()) + each.sum(axis=1)
     return found
 

@@ -134,7 +134,7 @@ class StreamBelief:
             return np.array([[1.0], [0.0]]) * np.ones(choices.shape[1])
         # Not both: observers see the same inputs, so that their agreement is no independent evidence.
         observer = self.most_reliable
-        seen, counted = np.bincount(choices[observer], minlength=experts), self._counted()[observer]
+        seen, counted = np.bincount(choices[observer], minlength=experts), self._counted(observer)
         in_use = (1 - self.switched) * np.eye(experts + 1)[self.in_use]
         in_use[-1] = self.switched
         possible = np.ones(experts)
@@ -144,6 +144,8 @@ class StreamBelief:
             prior = np.log(STAYS * in_use + (1 - STAYS) * any_expert)
         emissions = counted / counted.sum(axis=1, keepdims=True)
         one = prior + np.log(emissions) @ seen
+        # Which expert it is follows from shares as known best, whether it is one from how well they are known: the
+        # shares of an expert that has chosen few rows so far would explain any choices.
         as_one = np.logaddexp.reduce(prior + log_probability_of_one(seen, counted))
         as_many, owners = mixed(seen, emissions[:-1], possible)
         # To the observers the rows of a new task look like rows of all others, mixed.
@@ -190,13 +192,13 @@ class StreamBelief:
             self.aside, self.first = (np.pad(rows, ((0, 0), (0, missing))) for rows in (self.aside, self.first))
             self.met += [0] * missing
 
-    def _counted(self) -> FloatArray:
-        """Return [observers, hypotheses, experts]: rows of the first for which the second was chosen, and the prior."""
+    def _counted(self, observer: int) -> FloatArray:
+        """Return [hypotheses, experts]: rows of the first for which the second was chosen, and the prior."""
         experts = self.counts.shape[1]
         right = np.vstack([np.eye(experts), np.full(experts, 1 / experts)])
-        counts: FloatArray = np.concatenate([self.counts, self.aside[:, None]], axis=1)
+        counts: FloatArray = np.vstack([self.counts[observer], self.aside[observer]])
         counts += PRIOR / 2 * (right + 1 / experts)
-        counts[:, self.in_use] += self.first
+        counts[self.in_use] += self.first[observer]
         return counts
 
 

@@ -51,6 +51,8 @@ class StreamMemory:
         self._owners: LabelledRows | None = None
         self._chosen: tuple[Any, IntArray] | None = None
         """Rows, and what the observers chose for them, until something is learned: often rows are predicted first."""
+        self._aside: tuple[tuple[int, ...], NearestRows] | None = None
+        """The expert in use and the batches set aside, and the rows of these."""
         self._row_novelty: RowNovelty | None = None
         self.rows_limited = 0
         """Number of rows that were too far from the others of their expert, and were clipped."""
@@ -102,6 +104,7 @@ class StreamMemory:
 
         `chance`: probability that the last batches are refused although the task has not changed.
         """
+        self._chosen = None  # an expert may have been rolled back, although nothing was learned
         if accepted_by is None:
             self.belief.set_aside(choices, experts, chance)
             return
@@ -222,6 +225,12 @@ class StreamMemory:
         If most of their labels are known to the expert in use, and others are new, they add to what it knows: its rows
         are among them. If all labels are known, the loss was too high, and they contradict it.
         """
+        key = (last_used.id, last_used.batches_trained, *(entry.step for entry in recent if entry.high_loss))
+        if self._aside is None or self._aside[0] != key:
+            self._aside = key, self._made_of_rows_aside(recent, last_used)
+        return self._aside[1]
+
+    def _made_of_rows_aside(self, recent: RecentBuffer[Batch], last_used: Expert) -> NearestRows:
         batches, aside = [entry.batch for entry in recent if entry.high_loss], NearestRows(2 * self.rows)
         new = [label not in last_used.labels for batch in batches for label in batch.y.tolist()]
         if last_used.id in self.companions and 0 < sum(new) < len(new) / 2:

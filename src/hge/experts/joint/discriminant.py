@@ -1,7 +1,7 @@
 """Linear discriminant analysis of all rows: sums that forget nothing, whatever the order of the rows; none is stored.
 
 Features of a pretrained backbone are such that one linear model of all classes is as good as experts are. Its opinion
-completes the joint score, which is fitted to the few rows of the replay alone (docs/gates.md).
+completes the joint score, which is fitted to the few rows of the replay alone (docs/paper.md).
 """
 
 from __future__ import annotations
@@ -15,10 +15,13 @@ import torch
 from torch import Tensor
 
 from hge.core.types import Batch, as_float
+from hge.experts.inputs import shortened
 from hge.experts.pool import ExpertPool
 from hge.experts.pool_spec import copy_tensors
 from hge.gating.tree import FloatArray
 
+WIDEST = 2048
+"""Most features: memory grows with their square, the time to solve with their cube."""
 WEIGHT = 0.5
 """Of the discriminant's log-probabilities beside those of the joint score."""
 LEAST = 1e-9
@@ -117,15 +120,18 @@ class Discriminant:
     @classmethod
     def of(cls, pool: ExpertPool) -> Discriminant:
         """Return one for the rows of a pool's experts."""
-        return cls(pool.spec.outputs, prod(pool.spec.shape), pool.device)
+        size = prod(pool.spec.shape)
+        if size > WIDEST:
+            raise ValueError(f"discriminant: got rows of {size} features, expected at most {WIDEST}")
+        return cls(pool.spec.outputs, size, pool.device)
 
     def add(self, batch: Batch) -> None:
         """Add a batch on which an expert was trained."""
-        self.sums.add(as_float(batch.x).flatten(1), batch.y)
+        self.sums.add(_rows(batch.x), batch.y)
 
     def remove(self, batch: Batch) -> None:
         """Take away a batch whose training was undone."""
-        self.sums.add(as_float(batch.x).flatten(1), batch.y, times=-1)
+        self.sums.add(_rows(batch.x), batch.y, times=-1)
 
     def solve(self) -> None:
         """Solve for the scores; the prior of an isotropic covariance is worth as many rows as there are inputs."""
@@ -144,8 +150,10 @@ class Discriminant:
         known = self.known[:outputs]
         if not known.any():
             return probabilities
-        rows = as_float(x).to(known.device).flatten(1).double()
-        scores = rows @ self.scores.weights[:outputs].T + self.scores.offsets[:outputs]
+        scores = (
+            as_float(x).to(known.device).flatten(1).double() @ self.scores.weights[:outputs].T
+            + self.scores.offsets[:outputs]
+        )
         opinion = scores.masked_fill(~known, -torch.inf).log_softmax(dim=1)
         opinion[:, ~known] = -float(np.log(outputs))
         logs = np.log(np.maximum(probabilities, LEAST)) + WEIGHT * opinion.cpu().numpy()
@@ -164,3 +172,8 @@ class Discriminant:
         device = self.known.device
         self.known.copy_(tensors["known"])
         self.scores = LinearScores(*(tensors[name].to(device, copy=True) for name in ("weights", "offsets")))
+
+
+def _rows(x: Tensor) -> Tensor:
+    """Return a batch's rows, those far beyond the others shortened: one would spoil the covariance for ever."""
+    return shortened(as_float(x).flatten(1))[0]

@@ -53,7 +53,7 @@ GATES = (
 GATE_SEEDS = 3
 HEADLINE = ("smnist", "pmnist", "cif10", "cif100-10", "cif100-20")
 """The paper's scenarios of a single data set whose official files were used."""
-ARENA = ("smnist", "smnist-added", "smnist-gated")
+ARENA = ("smnist", "smnist-added", "smnist-gated", "smnist-hn")
 """Folders of results/arena with a run of `naive` each, to which the times of the other methods in it are relative."""
 ARENA_CIF10 = ("cif10", "cif10-added", "cif10-closed")
 PUBLISHED = (
@@ -650,7 +650,7 @@ PAGES = {
     "docs/arena.md": {
         "arena-smnist": lambda: arena_table(*ARENA),
         "arena-cif10": lambda: arena_table(*ARENA_CIF10),
-        "arena-pmnist": lambda: arena_table("pmnist", "pmnist-added", "pmnist-rest"),
+        "arena-pmnist": lambda: arena_table("pmnist", "pmnist-added", "pmnist-rest", "pmnist-every"),
         "published": published_table,
     },
     "docs/streams.md": {

@@ -176,3 +176,13 @@ def test_an_expert_that_has_chosen_few_rows_does_not_explain_those_of_another() 
     for _ in range(3):
         belief.learned(1, np.array([[1] * 30 + [0, 0]]), experts=2)
     assert (belief.posterior(np.zeros((1, 200), int), experts=2).argmax(axis=0) == 0).all()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_that_look_alike_in_all_tasks_are_of_the_expert_in_use(seed: int) -> None:
+    """Choices as they always were, whatever the task, are no evidence of mixed rows."""
+    belief, rng = StreamBelief(observers=1), np.random.default_rng(seed)
+    for expert in (0, 1, 2):
+        for _ in range(10):
+            belief.learned(expert, rng.integers(0, 3, (1, 32)), experts=3)
+    assert belief.posterior(rng.integers(0, 3, (1, 32)), experts=3)[2].min() > 0.6

@@ -143,10 +143,11 @@ class StreamBelief:
         with np.errstate(divide="ignore"):  # without rows set aside, theirs is impossible
             prior = np.log(STAYS * in_use + (1 - STAYS) * any_expert)
         emissions = counted / counted.sum(axis=1, keepdims=True)
-        one = prior + np.log(emissions) @ seen
-        # Which expert it is follows from shares as known best, whether it is one from how well they are known: the
-        # shares of an expert that has chosen few rows so far would explain any choices.
-        as_one = np.logaddexp.reduce(prior + log_probability_of_one(seen, counted))
+        likelihood = np.log(emissions) @ seen
+        one = prior + likelihood
+        # An expert whose past is known only roughly explains unusual choices better than by its most probable shares.
+        # But which expert it is follows from these: one that has chosen few rows so far would explain any choices.
+        as_one = np.logaddexp.reduce(prior + np.maximum(likelihood, log_probability_of_one(seen, counted)))
         as_many, owners = mixed(seen, emissions[:-1], possible)
         # To the observers the rows of a new task look like rows of all others, mixed.
         probably_mixed = (1 - CONTINUES) * (1 - SETTLED * self.switched)

@@ -650,6 +650,8 @@ PAGES = {
     "docs/arena.md": {
         "arena-smnist": lambda: arena_table(*ARENA),
         "arena-cif10": lambda: arena_table(*ARENA_CIF10),
+        "arena-cif10-backbone": lambda: arena_table("cif10-backbone"),
+        "arena-cif100-backbone": lambda: arena_table("cif100-10-backbone"),
         "arena-pmnist": lambda: arena_table("pmnist", "pmnist-added", "pmnist-rest", "pmnist-every"),
         "published": published_table,
     },

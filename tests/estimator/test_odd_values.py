@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from hge import GatedExperts
 from hge.core.types import Batch
-from hge.estimator.odd_values import FEWEST_ROWS, coded_input
+from hge.estimator.odd_values import FEWEST_ROWS, clipped_share, coded_input
 from hge.experts.replay import Expert, Replay, ReplayBatch
 from hge.gating.switch_detection import LossStats
 
@@ -47,6 +48,21 @@ def test_a_code_is_found_on_either_side(code: float) -> None:
 )
 def test_other_values_are_no_codes(column: np.ndarray) -> None:
     assert coded_input(remembering(ORDINARY, column)) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(3, 8, 8), (8, 8), (64,)])
+def test_clipped_values_are_counted_in_images_of_any_shape(shape: tuple[int, ...]) -> None:
+    """Statistics of images are of their channels."""
+    rng, model = np.random.default_rng(0), GatedExperts()
+    for _ in range(70):
+        y = rng.integers(0, 2, 32)
+        model.partial_fit(y.reshape(-1, *(1 for _ in shape)) + rng.normal(size=(32, *shape)), y)
+    assert clipped_share(model.learner_) == 0
+    (expert,) = model.learner_.experts
+    for kept in expert.replay.kept:
+        kept.batch.x[:16, 0] = 1e6
+    assert clipped_share(model.learner_) == pytest.approx(0.5, abs=0.01)
 
 
 def test_few_rows_say_nothing() -> None:

@@ -74,6 +74,29 @@ def test_told_methods_are_told() -> None:
         made("EWC", settings={"consolidate": "detected"}).partial_fit(*rows_of(0, 1)).boundary()
 
 
+@pytest.mark.parametrize("settings", [{"consolidate": "told"}, {"consolidate": "detected"}])
+def test_ewc_protects_rows_in_any_units(settings: dict[str, Any]) -> None:
+    model = made("EWC", settings=settings)
+    for seed in range(6):
+        model.partial_fit(*rows_of(0, 1, seed=seed))
+    if settings["consolidate"] == "told":
+        model.boundary()
+    for seed in range(6):
+        model.partial_fit(*rows_of(2, 3, seed=seed))
+    penalty = model._learner.rule.parts["penalty"].state()
+    assert max(float(tensor.abs().max()) for tensor in penalty.values()) > 0
+
+
+@pytest.mark.slow
+def test_what_the_end_of_the_stream_made_is_pickled() -> None:
+    model = made("TAME")
+    for classes in ((0, 1), (2, 3)):
+        for seed in range(3):
+            model.partial_fit(*rows_of(*classes, seed=seed))
+    other, (x, _) = pickle.loads(pickle.dumps(model.flush())), rows_of(0, 1, 2, 3, seed=5)
+    np.testing.assert_array_equal(model.predict_proba(x), other.predict_proba(x))
+
+
 def test_methods_of_the_end_do_not_predict_before_it() -> None:
     model = made("GDumb").partial_fit(*rows_of(0, 1))
     with pytest.raises(NotFittedError, match=r"call flush\(\)"):

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from copy import deepcopy
 from math import isfinite, nan
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
@@ -22,6 +23,7 @@ from hge.baselines.consolidation import QuadraticPenalty, consolidating
 from hge.baselines.network import Network
 from hge.baselines.rule import NetworkRule, RuleLearner
 from hge.core.types import Batch, as_float
+from hge.experts.inputs import Standardise
 from hge.experts.pool_spec import copy_tensors
 from hge.learning.online import Setting
 
@@ -64,14 +66,17 @@ class OnlineEWC(NetworkRule):
 
 def fisher(network: Network, x: Tensor, y: Tensor) -> list[Tensor]:
     """Return the mean, over rows, of the squared gradient of log p(y|x), for each weight."""
-    weights = {name: weight.detach() for name, weight in network.net.named_parameters()}
-    buffers = dict(network.net.named_buffers())
+    net, x = network.net, as_float(x)
+    if isinstance(net, nn.Sequential) and isinstance(net[0], Standardise):  # which has no weights, and takes no vmap
+        x, net = deepcopy(net[0]).eval()(x), net[1:]
+    weights = {name: weight.detach() for name, weight in net.named_parameters()}
+    buffers = dict(net.named_buffers())
 
     def loss(weights: dict[str, Tensor], row: Tensor, label: Tensor) -> Tensor:
-        logits: Tensor = functional_call(network.net, (weights, buffers), (row[None],))
+        logits: Tensor = functional_call(net, (weights, buffers), (row[None],))
         return cross_entropy(logits, label[None])
 
-    found = vmap(grad(loss), in_dims=(None, 0, 0), chunk_size=256)(weights, as_float(x), y)
+    found = vmap(grad(loss), in_dims=(None, 0, 0), chunk_size=256)(weights, x, y)
     return [found[name].square().mean(0) for name in weights]
 
 

@@ -41,7 +41,7 @@ from hge.experts.replay import Replay, ReplayBatch
 from hge.gating.tree import FloatArray, Routes, Tree
 from hge.learning.online import Answers, Routing, Setting, Step
 from hge.learning.routing import ROWS_AT_ONCE, ask
-from hge.learning.state import Snapshot, get_batch, put_batch, restore_shared, shared_tensors
+from hge.learning.state import Snapshot, get_batch, named, part, put_batch, restore_shared, shared_tensors
 
 
 def build(setting: Setting) -> Tame:
@@ -122,6 +122,8 @@ class Tame:
         """Number of rows of the largest batch so far."""
         self.evaluations = Counter[str]()
         self.selector: ExpertPool | None = None
+        self.selector_experts = 0
+        """Number of experts among which the selector chooses; 0 before it is trained."""
         self.active = self._new_expert()
 
     @property
@@ -160,14 +162,19 @@ class Tame:
             return
         x = torch.cat([samples for _, samples in kept])
         expert = torch.cat([torch.full((len(samples),), e, device=device) for e, samples in kept])
-        self.selector = self.build_selector(len(self.experts))
-        self.selector.create(0)
+        self.selector_experts = len(self.experts)
+        self.selector = self._new_selector(self.selector_experts)
         step = 0
         for epoch in range(self.config.selector_epochs if len(self.experts) > 1 else 0):
             order = torch.from_numpy(self.keys.rng("shuffle", self.steps, epoch).permutation(len(x))).to(device)
-            for part in torch.split(order, rows):
-                self.selector.train(0, Batch(x[part], expert[part]), step)
+            for places in torch.split(order, rows):
+                self.selector.train(0, Batch(x[places], expert[places]), step)
                 step += 1
+
+    def _new_selector(self, experts: int) -> ExpertPool:
+        selector = self.build_selector(experts)
+        selector.create(0)
+        return selector
 
     def costs(self) -> Costs:
         """Count multiply-adds."""
@@ -233,7 +240,7 @@ class Tame:
             expert.buffer.capacity = batches
 
     def snapshot(self) -> Snapshot:
-        """Copy the state, without the selector, which is trained at the end of the stream."""
+        """Copy the state, with the selector, if the stream has ended."""
         experts = [self.pool.state(e.id) for e in self.experts]
         for expert, own in zip(self.experts, experts, strict=True):
             for place, kept in enumerate(expert.buffer.kept):
@@ -253,7 +260,9 @@ class Tame:
                 for e in self.experts
             ],
         }
-        return Snapshot(facts, shared_tensors(self.pool), experts)
+        chosen_by = {} if self.selector is None else named("selector", self.selector.state(0))
+        facts["selector"] = self.selector_experts
+        return Snapshot(facts, shared_tensors(self.pool) | chosen_by, experts)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Load a snapshot's state."""
@@ -270,6 +279,10 @@ class Tame:
             expert.losses.smoothed, expert.buffer.seen = fact["smoothed"], fact["seen"]
             batches = [get_batch(own, f"buffer.{place}", device) for place in range(len(fact["remembered"]))]
             expert.buffer.kept = [ReplayBatch(s, b) for s, b in zip(fact["remembered"], batches, strict=True)]
+        if facts["selector"]:
+            self.selector_experts = facts["selector"]
+            self.selector = self._new_selector(self.selector_experts)
+            self.selector.load_state(0, part("selector", snapshot.tensors))
 
 
 @dataclass(frozen=True)

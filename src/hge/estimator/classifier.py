@@ -355,6 +355,8 @@ class GatedExperts(ClassifierMixin, Inspection, Rejection, Parameters):  # type:
             )
         routing = check_choice("routing", self.routing, get_args(Routing))
         fitted = self._fitted_with
+        if self.mixture and not fitted["joint"]:
+            raise ValueError("mixture: got True for a model that was fitted with joint=False, expected joint=True")
         if routing == "window" and fitted["gate_score"] == "autoencoder" and not fitted["joint"]:
             raise ValueError("routing: got window with gate_score autoencoder, no likelihood; expected joint, too")
         x = check_rows(self, X, reset=False)

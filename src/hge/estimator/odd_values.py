@@ -27,7 +27,9 @@ def clipped_share(learner: Learner) -> float:
     rows = _remembered(expert)
     if len(rows) < FEWEST_ROWS:
         return 0.0
-    mean, variance = (kept[f"net.0.{name}"].cpu().numpy().ravel() for name in ("mean", "variance"))
+    shape = expert.replay.kept[0].batch.x.shape[1:]  # statistics are of each input or, of images, of each channel
+    own = (kept[f"net.0.{name}"].cpu().numpy() for name in ("mean", "variance"))
+    mean, variance = (np.broadcast_to(statistic, shape).ravel() for statistic in own)
     low, high = np.quantile(rows, [0.25, 0.75], axis=0)
     clipped = (np.abs(rows - mean) > MAX_DEVIATIONS * np.sqrt(variance)) & (high > low)
     return float(clipped.any(axis=1).mean())

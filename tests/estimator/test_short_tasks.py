@@ -74,6 +74,23 @@ def test_the_number_of_a_site_tells_its_expert(coded: str) -> None:
     assert model.score(X[order], y[order]) > 0.9
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_mixed_rows_are_predicted_right_after_an_expert_was_created(seed: int) -> None:
+    """The stream ends with the batch that creates the last expert."""
+    data, rng, model = load_digits(), np.random.default_rng(seed), GatedExperts(random_state=seed)
+    for task, batches in (((0, 1), 9), ((2, 3), 9), ((4, 5), 30)):
+        own = np.flatnonzero(np.isin(data.target, task))
+        before = model.n_experts_ if task != (0, 1) else 0
+        for _ in range(batches):
+            rows = rng.choice(own, 32)
+            model.partial_fit(data.data[rows], data.target[rows])
+            if task == (4, 5) and model.n_experts_ > before:
+                break
+    assert model.n_experts_ == 3
+    mixed = rng.permutation(np.flatnonzero(data.target < 6))
+    assert model.score(data.data[mixed], data.target[mixed]) > 0.9
+
+
 def gaussian_task(rng: np.random.Generator, apart: float) -> Callable[[int], tuple[np.ndarray, np.ndarray]]:
     """Return a function that draws rows of three classes of two clusters each."""
     means = apart * rng.normal(size=(3, 2, 10))

@@ -143,7 +143,7 @@ def test_an_expert_just_created_is_known_by_what_is_chosen_now_and_by_what_was_c
         belief.learned(expert, np.zeros((1, 32), int), experts=expert + 1)
     assert belief.posterior(np.array([[2] * 32]), experts=3)[2].max() < 0.1
     belief.chosen_since(np.full((1, 8), 2))
-    assert belief.first.tolist() == [[16.0, 0.0, 16.0]]
+    assert belief.first.tolist() == [[4.0, 0.0, 28.0]]
     for choice in (2, 0):
         assert belief.posterior(np.array([[choice] * 4]), experts=3)[2].min() > 0.8
 

@@ -23,6 +23,8 @@ SETTLED = 0.9
 """Share of the mixed calls that come after an expert was found for the rows set aside."""
 REMEMBERED, AFTER_A_NEW_EXPERT = 300.0, 32.0
 """Rows that count in all; older ones count less and less, and little once there is another expert to choose."""
+BEFORE = 0.125
+"""How much of that is what was chosen before the expert was there to be chosen, beside what would be chosen since."""
 FADES = 0.7
 """How much of what was chosen when an expert was created still counts after each further batch."""
 PRIOR = 2.0
@@ -81,10 +83,11 @@ class StreamBelief:
     def chosen_since(self, choices: IntArray) -> None:
         """Note what the observers choose for rows of the expert just created, now that they can choose it, too.
 
-        That counts as much as what they chose before: if the inputs do not tell it from the others, they still will.
+        What they chose before counts a little: they could only choose others. If it counted more, mixed rows of all
+        tasks would look like rows of the new one.
         """
         shares, rows = _included(np.zeros_like(self.first), choices), self.first.sum(axis=1, keepdims=True)
-        self.first = self.first / 2 + shares * rows / (2 * choices.shape[1])
+        self.first = BEFORE * self.first + (1 - BEFORE) * shares * rows / choices.shape[1]
 
     def set_aside(self, choices: IntArray, experts: int, chance: float) -> None:
         """Note the choices [observers, rows] for a batch that no expert accepted.

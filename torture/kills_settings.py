@@ -17,7 +17,8 @@ from unittest.mock import patch
 
 import torch
 
-from hge.core.config import RunConfig, override
+from hge.core.config import RunConfig
+from hge.core.settings import override
 from hge.experiments.build import build_learner
 from hge.experiments.recipes import build_config
 from hge.experiments.run_files import EVENTS, TRACE

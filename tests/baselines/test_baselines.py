@@ -19,9 +19,10 @@ import torch
 from helpers.pool_checks import batch_for
 from hge.baselines.separate import GivenTaskAnswers, Separate
 from hge.baselines.tame import Tame, TameAnswers
-from hge.core.config import OptimiserConfig, RunConfig, ScoreConfig, TameConfig, override
+from hge.core.config import OptimiserConfig, RunConfig, ScoreConfig, TameConfig
 from hge.core.events import Event, ExpertChanged, ExpertCreated, UpdateSkipped
 from hge.core.randomness import Keys
+from hge.core.settings import override
 from hge.core.types import Batch
 from hge.experiments.build import build_learner, build_pool, build_scenario
 from hge.experiments.recipes import build_config

@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from hge.core.config import OptimiserConfig, ScoreConfig, override
+from hge.core.config import OptimiserConfig, ScoreConfig
 from hge.core.randomness import Keys
+from hge.core.settings import override
 from hge.core.types import Batch
 from hge.experiments.build import no_task
 from hge.experiments.methods import METHODS

@@ -15,8 +15,8 @@ import torch
 from helpers.small_methods import LR, gradient, linear_setting, weights
 from hge.baselines import agem, der, er, er_ace, gdumb, joint
 from hge.baselines.memory import Reservoir
-from hge.core.config import override
 from hge.core.randomness import Keys
+from hge.core.settings import override
 from hge.core.types import Batch
 from hge.experiments.recipes import build_config
 from hge.experiments.runner import run

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from hge.core.config import LearnerConfig, OptimiserConfig, RunConfig, ScoreConfig, override
+from hge.core.config import LearnerConfig, OptimiserConfig, RunConfig, ScoreConfig
+from hge.core.settings import override
 from hge.data.catalogue import SCENARIOS
 from hge.experiments.recipes import build_config
 

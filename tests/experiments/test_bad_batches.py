@@ -16,8 +16,9 @@ import torch
 from helpers.cut_off import CutOffError, Outcome, cut_off_at, outcome
 from helpers.digits import BAD_ROWS, digits
 from hge import GatedExperts
-from hge.core.config import RunConfig, override
+from hge.core.config import RunConfig
 from hge.core.events import BatchSkipped
+from hge.core.settings import override
 from hge.core.types import Batch
 from hge.data.scenarios import Scenario
 from hge.experiments.recipes import build_config

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from helpers.small_learners import BATCHES, CLASSES, SETTINGS, learner_of
-from hge.core.config import override
+from hge.core.settings import override
 from hge.experiments.recipes import build_config
 from hge.experiments.runner import run
 from hge.learning.routing import Answerer

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from hge.core.config import LearnerConfig, RunConfig, override
+from hge.core.config import LearnerConfig, RunConfig
 from hge.core.randomness import Keys
+from hge.core.settings import override
 from hge.core.types import as_float
 from hge.data.fingerprint import fingerprint
 from hge.experiments.build import build_scenario, check

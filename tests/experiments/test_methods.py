@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from hge.core.config import override
 from hge.core.randomness import Keys
+from hge.core.settings import override
 from hge.experiments.build import build_answers, build_learner, build_scenario, check
 from hge.experiments.methods import METHODS
 from hge.experiments.recipes import build_config

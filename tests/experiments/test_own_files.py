@@ -18,9 +18,9 @@ from PIL import Image
 from helpers.command import hge
 from helpers.cut_off import CutOffError, config_of, cut_off_at
 from helpers.places import GOLDEN
-from hge.core.config import override
 from hge.core.files import SCHEMA
 from hge.core.own_folder import MARKER
+from hge.core.settings import override
 from hge.experiments.recipes import build_config
 from hge.experiments.run_files import CHECKPOINTS, is_run_of
 from hge.experiments.runner import run

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from hge.core.config import override
 from hge.core.events import Event
 from hge.core.randomness import Keys
+from hge.core.settings import override
 from hge.data.catalogue import SCENARIOS
 from hge.data.scenario_builders import Request
 from hge.data.scenarios import Scenario

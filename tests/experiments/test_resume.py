@@ -18,7 +18,7 @@ import pytest
 from helpers.command import hge
 from helpers.cut_off import CutOffError, config_of, cut_off_at, outcome, whole_outcome
 from helpers.manifests import sealed
-from hge.core.config import override
+from hge.core.settings import override
 from hge.experiments.recipes import build_config
 from hge.experiments.run_files import CHECKPOINTS
 from hge.experiments.runner import run

@@ -10,7 +10,7 @@ import pytest
 
 from helpers.lasting import lasting
 from helpers.places import GOLDEN
-from hge.core.config import override
+from hge.core.settings import override
 from hge.experiments.recipes import build_config
 from hge.experiments.runner import run
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hge.core.config import override
+from hge.core.settings import override
 from hge.experiments import tree_comparison as organised
 from hge.experiments.recipes import build_config
 from hge.experiments.tree_comparison import organise

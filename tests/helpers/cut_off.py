@@ -8,7 +8,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from helpers.lasting import lasting
-from hge.core.config import RunConfig, override
+from hge.core.config import RunConfig
+from hge.core.settings import override
 from hge.experiments.recipes import build_config
 from hge.experiments.runner import run
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from hge.cli.console import PlainConsole
 from hge.cli.data import DataFolder
 from hge.cli.places import folder_to_write
-from hge.core.config import override
+from hge.core.settings import override
 from hge.experiments.jobs.plan import run_name
 from hge.experiments.recipes import RECIPES, build_config
 from hge.experiments.score_leaderboard import gates

@@ -17,7 +17,8 @@ from hge.cli.console import PlainConsole
 from hge.cli.data import DataFolder
 from hge.cli.options import not_empty
 from hge.cli.places import folder_to_write
-from hge.core.config import RunConfig, override
+from hge.core.config import RunConfig
+from hge.core.settings import override
 from hge.experiments.build import check, check_resumable
 from hge.experiments.jobs.plan import run_name
 from hge.experiments.methods import METHODS

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
-from numbers import Integral, Real
-from types import UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
-import numpy as np
+from hge.core.settings import check_types, read_fields, require
 
-Config = TypeVar("Config")
-LARGEST = 1e12
-"""Upper limit of the magnitude of any numeric setting."""
 ScoreName = Literal["sketch", "class-sketch", "autoencoder"]
 Precision = Literal["fp32", "tf32", "bf16"]
 OnBadBatch = Literal["raise", "skip"]
@@ -79,19 +73,19 @@ class LearnerConfig:
     Experimental: no published result uses it."""
 
     def __post_init__(self) -> None:
-        _check_types(self)
-        _require(self.epsilon > 0, "epsilon", self.epsilon, "a number above 0")
-        _require(0 <= self.alpha < 1, "alpha", self.alpha, "at least 0 and below 1")
-        _require(self.recent_capacity >= 3, "recent_capacity", self.recent_capacity, "at least 3")
-        _require(self.replay_capacity >= 2, "replay_capacity", self.replay_capacity, "at least 2")
-        _require(self.joint or not self.discriminant, "discriminant", self.discriminant, "joint=True beside it")
-        _require(self.max_experts >= 0, "max_experts", self.max_experts, "0 or more")
-        _require(self.review_threshold >= 0, "review_threshold", self.review_threshold, "0 or more")
-        _require(0 < self.path_coverage <= 1, "path_coverage", self.path_coverage, "above 0 and at most 1")
-        _require(0 <= self.error_rate < 1, "error_rate", self.error_rate, "at least 0 and below 1")
-        _require(self.memory_rows >= 0, "memory_rows", self.memory_rows, "0 or more")
-        _require(self.promotion_window >= 1, "promotion_window", self.promotion_window, "at least 1")
-        _require(0 <= self.promotion_rate < 1, "promotion_rate", self.promotion_rate, "at least 0 and below 1")
+        check_types(self)
+        require(self.epsilon > 0, "epsilon", self.epsilon, "a number above 0")
+        require(0 <= self.alpha < 1, "alpha", self.alpha, "at least 0 and below 1")
+        require(self.recent_capacity >= 3, "recent_capacity", self.recent_capacity, "at least 3")
+        require(self.replay_capacity >= 2, "replay_capacity", self.replay_capacity, "at least 2")
+        require(self.joint or not self.discriminant, "discriminant", self.discriminant, "joint=True beside it")
+        require(self.max_experts >= 0, "max_experts", self.max_experts, "0 or more")
+        require(self.review_threshold >= 0, "review_threshold", self.review_threshold, "0 or more")
+        require(0 < self.path_coverage <= 1, "path_coverage", self.path_coverage, "above 0 and at most 1")
+        require(0 <= self.error_rate < 1, "error_rate", self.error_rate, "at least 0 and below 1")
+        require(self.memory_rows >= 0, "memory_rows", self.memory_rows, "0 or more")
+        require(self.promotion_window >= 1, "promotion_window", self.promotion_window, "at least 1")
+        require(0 <= self.promotion_rate < 1, "promotion_rate", self.promotion_rate, "at least 0 and below 1")
 
 
 @dataclass(frozen=True)
@@ -109,12 +103,12 @@ class OptimiserConfig:
     """Decay of the moving average of the weights, used for prediction (experts/weight_average.py). 0: no average."""
 
     def __post_init__(self) -> None:
-        _check_types(self)
-        _require(self.lr > 0, "lr", self.lr, "a number above 0")
-        _require(0 <= self.momentum < 1, "momentum", self.momentum, "at least 0 and below 1")
-        _require(0 <= self.average < 1, "average", self.average, "at least 0 and below 1")
-        _require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "0 or more")
-        _require(self.clip_norm >= 0, "clip_norm", self.clip_norm, "0 or more")
+        check_types(self)
+        require(self.lr > 0, "lr", self.lr, "a number above 0")
+        require(0 <= self.momentum < 1, "momentum", self.momentum, "at least 0 and below 1")
+        require(0 <= self.average < 1, "average", self.average, "at least 0 and below 1")
+        require(self.weight_decay >= 0, "weight_decay", self.weight_decay, "0 or more")
+        require(self.clip_norm >= 0, "clip_norm", self.clip_norm, "0 or more")
 
 
 @dataclass(frozen=True)
@@ -134,10 +128,10 @@ class ScoreConfig:
     """autoencoder: compare experts at samples of the latent, one for each row of a batch, instead of at its mean."""
 
     def __post_init__(self) -> None:
-        _check_types(self)
-        _require(self.components >= 0, "components", self.components, "0 or more")
+        check_types(self)
+        require(self.components >= 0, "components", self.components, "0 or more")
         if self.kl_weight != "elbo":
-            _require(self.kl_weight >= 0, "kl_weight", self.kl_weight, '0 or more, or "elbo"')
+            require(self.kl_weight >= 0, "kl_weight", self.kl_weight, '0 or more, or "elbo"')
 
 
 @dataclass(frozen=True)
@@ -157,13 +151,13 @@ class TameConfig:
     selector_batch: int = 128
 
     def __post_init__(self) -> None:
-        _check_types(self)
-        _require(self.window >= 2, "window", self.window, "at least 2")
-        _require(2 <= self.warmup <= self.window, "warmup", self.warmup, "at least 2, at most the window")
-        _require(self.deviations > 0, "deviations", self.deviations, "a number above 0")
-        _require(0 < self.smoothing <= 1, "smoothing", self.smoothing, "above 0 and at most 1")
+        check_types(self)
+        require(self.window >= 2, "window", self.window, "at least 2")
+        require(2 <= self.warmup <= self.window, "warmup", self.warmup, "at least 2, at most the window")
+        require(self.deviations > 0, "deviations", self.deviations, "a number above 0")
+        require(0 < self.smoothing <= 1, "smoothing", self.smoothing, "above 0 and at most 1")
         for name in ("buffer", "selector_epochs", "selector_batch"):
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
 
 
 @dataclass(frozen=True)
@@ -203,14 +197,14 @@ class BaselineConfig:
     """CN-DPM: training steps of a new expert's autoencoder; its classifier has a quarter of them."""
 
     def __post_init__(self) -> None:
-        _check_types(self)
+        check_types(self)
         for name in ("memory", "logit_weight", "label_weight", "penalty"):
-            _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        _require(self.consolidate_every >= 1, "consolidate_every", self.consolidate_every, "at least 1")
-        _require(self.deviation > 0, "deviation", self.deviation, "a number above 0")
+            require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        require(self.consolidate_every >= 1, "consolidate_every", self.consolidate_every, "at least 1")
+        require(self.deviation > 0, "deviation", self.deviation, "a number above 0")
         for name in ("features", "short_term", "sleep_steps"):
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        _require(0 < self.shrinkage <= 1, "shrinkage", self.shrinkage, "above 0 and at most 1")
+            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        require(0 < self.shrinkage <= 1, "shrinkage", self.shrinkage, "above 0 and at most 1")
 
 
 @dataclass(frozen=True)
@@ -277,11 +271,11 @@ class RunConfig:
     baseline: BaselineConfig = field(default_factory=BaselineConfig)
 
     def __post_init__(self) -> None:
-        _check_types(self)
+        check_types(self)
         for name in ("tasks", "epochs", "batch_size", "test_batch_size"):
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        _require(self.blend >= 0, "blend", self.blend, "0 or more")
-        _require(self.seed >= 0, "seed", self.seed, "0 or more")
+            require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
+        require(self.blend >= 0, "blend", self.blend, "0 or more")
+        require(self.seed >= 0, "seed", self.seed, "0 or more")
 
     def as_json(self) -> dict[str, Any]:
         """Return all settings as plain JSON values."""
@@ -297,116 +291,5 @@ class RunConfig:
             "tame": TameConfig,
             "baseline": BaselineConfig,
         }
-        made = {name: _read_fields(kind, values[name]) for name, kind in parts.items() if name in values}
-        return _read_fields(cls, {**values, **made})
-
-
-def by_name(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings as of `as_json` under the names that `override` takes.
-
-    >>> by_name({"seed": 3, "learner": {"epsilon": 4.0}})
-    {'seed': 3, 'learner.epsilon': 4.0}
-    """
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        found |= {f"{name}.{inner}": v for inner, v in value.items()} if isinstance(value, dict) else {name: value}
-    return found
-
-
-def _read_fields(kind: type[Config], values: Mapping[str, Any]) -> Config:
-    known = [f.name for f in fields(kind)]  # type: ignore[arg-type]
-    for name in values:
-        if name not in known:
-            raise ValueError(f"{name}: no such setting; expected one of {', '.join(known)}")
-    return kind(**values)
-
-
-def override(config: Config, assignment: str) -> Config:
-    """Return `config` with one field changed, as by `--set learner.epsilon=5`.
-
-    >>> override(RunConfig("split-digits"), "learner.epsilon=5").learner.epsilon
-    5.0
-    >>> override(RunConfig("split-digits"), "learner.epsilom=5")
-    Traceback (most recent call last):
-    ValueError: learner.epsilom: no such setting; learner has epsilon, alpha, recent_capacity, ...
-    """
-    path, equals, text = assignment.partition("=")
-    if path in ("scenario", "method", "recipe"):
-        raise ValueError(f"{path}: cannot be overridden: it determines other settings and has an option of its own")
-    if not equals:
-        raise ValueError(f"{assignment!r}: expected key=value, for example learner.epsilon=5")
-    changed: Config = _override(config, path.split("."), text, path)
-    return changed
-
-
-def _override(config: Any, names: list[str], text: str, path: str) -> Any:
-    name, rest = names[0], names[1:]
-    known = [f.name for f in fields(config)]
-    if name not in known:
-        owner = path.rpartition(".")[0] or "a run"
-        shown = ", ".join(known[:3]) + (", ..." if len(known) > 3 else "")
-        raise ValueError(f"{path}: no such setting; {owner} has {shown}")
-    value = getattr(config, name)
-    if is_dataclass(value) != bool(rest):
-        raise ValueError(f"{path}: expected a setting inside {name}" if not rest else f"{path}: no such setting")
-    new = _override(value, rest, text, path) if rest else _parse(text, get_type_hints(type(config))[name], path)
-    return replace(config, **{name: new})
-
-
-def _parse(text: str, expected: Any, path: str) -> Any:
-    """Parse `text` as the declared type of the field."""
-    try:
-        value = json.loads(text.lower())
-    except ValueError:
-        value = text
-    for candidate in (value, text):
-        if _fits(candidate, expected):
-            wants_float = float in _options(expected) and type(candidate) is int
-            return float(candidate) if wants_float else candidate
-    raise ValueError(f"{path}: got {text!r}, expected {_describe(expected)}")
-
-
-def _check_types(config: Any) -> None:
-    hints = get_type_hints(type(config))
-    for f in fields(config):
-        value = getattr(config, f.name)
-        if not _fits(value, hints[f.name]):
-            raise ValueError(f"{f.name}: got {value!r}, expected {_describe(hints[f.name])}")
-
-
-def _fits(value: Any, expected: Any) -> bool:
-    """Return whether `value` has the declared type. Integers are valid floats; booleans are not numbers."""
-    for option in _options(expected):
-        if get_origin(option) is Literal:
-            fits = value in get_args(option)
-        elif option is bool:
-            fits = isinstance(value, (bool, np.bool_))
-        elif option is int:
-            fits = isinstance(value, Integral) and not isinstance(value, bool) and _in_range(value)
-        elif option is float:
-            fits = isinstance(value, Real) and not isinstance(value, bool) and _in_range(value)
-        else:
-            fits = isinstance(value, option)
-        if fits:
-            return True
-    return False
-
-
-def _in_range(value: Any) -> bool:
-    """Return whether the number is neither NaN nor larger than `LARGEST`."""
-    return bool(-LARGEST <= value <= LARGEST)
-
-
-def _options(expected: Any) -> tuple[Any, ...]:
-    return get_args(expected) if get_origin(expected) in (Union, UnionType) else (expected,)
-
-
-def _describe(expected: Any) -> str:
-    names = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
-    literals = [repr(value) for option in _options(expected) for value in get_args(option)]
-    return " or ".join([names[option] for option in _options(expected) if option in names] + literals)
-
-
-def _require(holds: bool, name: str, value: object, expected: str) -> None:
-    if not holds:
-        raise ValueError(f"{name}: got {value!r}, expected {expected}")
+        made = {name: read_fields(kind, values[name]) for name, kind in parts.items() if name in values}
+        return read_fields(cls, {**values, **made})

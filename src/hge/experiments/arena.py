@@ -7,7 +7,8 @@ from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any
 
-from hge.core.config import RunConfig, override
+from hge.core.config import RunConfig
+from hge.core.settings import override
 from hge.experiments.jobs.plan import Job
 from hge.experiments.methods import METHODS
 from hge.experiments.prequential import average_incremental_accuracy, forgetting, has_tracked_accuracy

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from hge.core.config import LearnerConfig, OptimiserConfig, RunConfig, ScoreConfig, by_name
+from hge.core.config import LearnerConfig, OptimiserConfig, RunConfig, ScoreConfig
+from hge.core.settings import by_name
 from hge.data.catalogue import SCENARIOS, PaperSettings
 from hge.experiments.methods import METHODS
 
@@ -43,7 +44,7 @@ def build_config(scenario: str, method: str = "ge", recipe: str = "default", *, 
 def differences(config: RunConfig) -> dict[str, Any]:
     """Return the settings in which a run differs from its recipe.
 
-    >>> from hge.core.config import override
+    >>> from hge.core.settings import override
     >>> differences(override(build_config("split-digits"), "learner.epsilon=5"))
     {'learner.epsilon': 5.0}
     """

@@ -23,10 +23,11 @@ from typing import Any, TextIO
 import numpy as np
 import torch
 
-from hge.core.config import RunConfig, by_name
+from hge.core.config import RunConfig
 from hge.core.events import Event
 from hge.core.files import read_json, sync_folder, write_json
 from hge.core.own_folder import FolderKind
+from hge.core.settings import by_name
 from hge.learning.online import Step
 
 EVENTS, TRACE, ACCURACY = "events.jsonl", "trace.csv", "accuracy.csv"

@@ -24,7 +24,7 @@ SETTLED = 0.9
 REMEMBERED, AFTER_A_NEW_EXPERT = 300.0, 32.0
 """Rows that count in all; older ones count less and less, and little once there is another expert to choose."""
 BEFORE = 0.125
-"""How much of that is what was chosen before the expert was there to be chosen, beside what would be chosen since."""
+"""Share, in what is chosen for an expert just created, of what was chosen before it was there to be chosen."""
 FADES = 0.7
 """How much of what was chosen when an expert was created still counts after each further batch."""
 PRIOR = 2.0

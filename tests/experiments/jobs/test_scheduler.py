@@ -19,7 +19,7 @@ import pytest
 from helpers.command import hge
 from helpers.lasting import lasting
 from helpers.places import ROOT
-from hge.core.config import override
+from hge.core.settings import override
 from hge.experiments import run_files as record
 from hge.experiments.jobs import worker as jobs
 from hge.experiments.jobs.eta import Forecast

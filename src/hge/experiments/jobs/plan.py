@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus
 
-from hge.core.config import RunConfig, override
+from hge.core.config import RunConfig
+from hge.core.settings import override
 from hge.experiments.methods import METHODS
 from hge.experiments.paper_tables import TITLES, paper_table
 from hge.experiments.recipes import build_config, changes, differences

@@ -50,6 +50,27 @@ def test_rows_of_one_call_are_judged_together() -> None:
     assert (belief.posterior(both(choices), EXPERTS).argmax(axis=0) == 1).all()
 
 
+@pytest.mark.parametrize("rows", [300, 30_000])
+@pytest.mark.parametrize("seed", range(5))
+def test_many_rows_of_all_experts_are_not_taken_for_those_of_one(seed: int, rows: int) -> None:
+    """Of a gate that is right about 44 % of single rows, the shares are known roughly: 32 rows of each old expert."""
+    experts, rng = 5, np.random.default_rng(seed)
+    belief = StreamBelief(observers=1)
+
+    def choices(expert: int, rows: int) -> np.ndarray:
+        return np.where(rng.random(rows) < 0.3, expert, rng.integers(0, experts, rows))
+
+    for expert in range(experts):
+        for _ in range(10):
+            belief.learned(expert, choices(expert, 32)[None], experts)
+    for expert in range(experts - 1):
+        belief.counts[0, expert] *= 32 / belief.counts[0, expert].sum()
+    mixed = rng.permutation(np.concatenate([choices(expert, rows // experts) for expert in range(experts)]))
+    posterior = belief.posterior(mixed[None], experts)
+    by_choice = np.stack([posterior[:-1, mixed == choice].mean(axis=1) for choice in range(experts)])
+    assert_array_equal(by_choice.argmax(axis=1), range(experts))
+
+
 def test_rows_set_aside_predict_until_an_expert_accepts() -> None:
     belief = informed(0, right=0.95)
     choices = np.random.default_rng(1).integers(0, EXPERTS, 32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import gammaln, psi
 
-from hge.gating.tree import FloatArray, IntArray
+from hge.gating.tree import FloatArray
 
 UNEQUAL = 0.1
 """Probability that mixed rows are of some experts more often than of others."""
@@ -13,7 +13,7 @@ ROUNDS = 5
 """Rounds of variational Bayes; further ones change hardly anything."""
 
 
-def log_probability_of_one(seen: IntArray, counted: FloatArray) -> FloatArray:
+def log_probability_of_one(seen: FloatArray, counted: FloatArray) -> FloatArray:
     """Return [hypotheses]: log-probability of the choices, if all rows belong to one of the hypotheses.
 
     `seen` [experts]: how often each was chosen. `counted` [hypotheses, experts]: how often for rows of each hypothesis
@@ -29,7 +29,7 @@ def log_probability_of_one(seen: IntArray, counted: FloatArray) -> FloatArray:
     return found
 
 
-def mixed(seen: IntArray, emissions: FloatArray, possible: FloatArray) -> tuple[float, FloatArray]:
+def mixed(seen: FloatArray, emissions: FloatArray, possible: FloatArray) -> tuple[float, FloatArray]:
     """Return the log-probability of the choices for mixed rows, and [experts, choices]: whose row each choice is.
 
     Every expert has an equal share of the rows or, less probably, the shares are unknown. `emissions` [experts,
@@ -51,7 +51,7 @@ def mixed(seen: IntArray, emissions: FloatArray, possible: FloatArray) -> tuple[
     return total, sum(weight * _owners(own, emissions) for weight, own in by_hypothesis)
 
 
-def _unknown_shares(seen: IntArray, emissions: FloatArray, possible: FloatArray) -> tuple[FloatArray, float]:
+def _unknown_shares(seen: FloatArray, emissions: FloatArray, possible: FloatArray) -> tuple[FloatArray, float]:
     """Return the most probable shares, and a lower bound of the log-probability of the choices, all shares considered.
 
     Variational Bayes for a mixture of known components, whose shares may be anything with equal probability.

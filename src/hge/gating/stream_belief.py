@@ -137,7 +137,9 @@ class StreamBelief:
             return np.array([[1.0], [0.0]]) * np.ones(choices.shape[1])
         # Not both: observers see the same inputs, so that their agreement is no independent evidence.
         observer = self.most_reliable
-        seen, counted = np.bincount(choices[observer], minlength=experts), self._counted(observer)
+        # The shares they are compared with come from no more rows: beyond these, errors of the shares would decide.
+        seen = _limited(np.bincount(choices[observer], minlength=experts), REMEMBERED)
+        counted = self._counted(observer)
         in_use = (1 - self.switched) * np.eye(experts + 1)[self.in_use]
         in_use[-1] = self.switched
         possible = np.ones(experts)
@@ -212,7 +214,7 @@ def _included(counts: FloatArray, choices: IntArray) -> FloatArray:
     return _limited(counts + new, REMEMBERED)
 
 
-def _limited(counts: FloatArray, rows: float) -> FloatArray:
+def _limited(counts: FloatArray | IntArray, rows: float) -> FloatArray:
     """Return counts of at most so many rows in all, in the same proportions."""
     limited: FloatArray = counts * np.minimum(1.0, rows / np.maximum(counts.sum(axis=-1, keepdims=True), 1.0))
     return limited

@@ -54,6 +54,37 @@ def test_a_task_of_a_hundred_rows_is_predicted_as_soon_as_it_has_an_expert(seed:
         assert model.score(means[task, labels] + rng.normal(size=(200, 8)), labels + 2 * task) > 0.9
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_call_of_rows_of_an_old_task_is_its_experts_though_single_rows_are_hard_to_tell_apart(seed: int) -> None:
+    """Many inputs of which each says little. What an expert has learned it recognises far better than new rows."""
+    model, rng = GatedExperts(random_state=seed), np.random.default_rng(seed)
+    means = 0.15 * rng.normal(size=(3, 2, 500))
+
+    def rows(task: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        labels = rng.integers(0, 2, count)
+        return means[task, labels] + rng.normal(size=(count, 500)), labels + 2 * task
+
+    for task in range(3):
+        model.partial_fit(*rows(task, 1000))
+    for task in range(3):
+        assert model.score(*rows(task, 200)) > 0.9
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("classes", [2, 3, 5])
+def test_a_call_of_rows_of_some_tasks_of_many_is_of_no_single_expert(seed: int, classes: int) -> None:
+    data = load_digits()
+    rng, model = np.random.default_rng(seed), GatedExperts(random_state=seed)
+    rows = rng.permutation(len(data.target))
+    learned, new = rows[:1350], rows[1350:]
+    for digit in range(10):
+        own = learned[data.target[learned] == digit]
+        model.partial_fit(data.data[own], data.target[own])
+    for _ in range(5):
+        some = new[np.isin(data.target[new], rng.permutation(10)[:classes])]
+        assert model.score(data.data[some], data.target[some]) > 0.9
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("coded", ["number", "columns"])
 def test_the_number_of_a_site_tells_its_expert(coded: str) -> None:

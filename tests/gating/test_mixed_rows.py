@@ -32,7 +32,7 @@ def test_unequal_shares_are_nearly_as_probable_as_the_sum_over_all_owners_says()
     exact = -np.inf
     for owners in product(range(3), repeat=len(choices)):
         counts = np.bincount(owners, minlength=3)
-        of_shares = gammaln(3) + gammaln(counts + 1).sum() - gammaln(3 + len(choices))
+        of_shares = gammaln(counts + 1 / 3).sum() - 3 * gammaln(1 / 3) - gammaln(1 + len(choices))
         exact = np.logaddexp(exact, of_shares + np.log(NEARLY_RIGHT[owners, choices]).sum())
     equal = np.log(np.full(3, 1 / 3) @ NEARLY_RIGHT)[choices].sum()
     expected = np.logaddexp(np.log(1 - UNEQUAL) + equal, np.log(UNEQUAL) + exact)
@@ -46,6 +46,15 @@ def test_a_few_rows_of_another_expert_are_its_own() -> None:
     as_many, owners = mixed(seen, NEARLY_RIGHT, np.ones(3))
     assert as_many > log_probability_of_one(seen, counted).max() + 5
     assert owners[1, 1] > 0.9 > 0.5 > owners[1, 0]
+
+
+def test_rows_of_two_experts_of_many_are_not_those_of_one_that_errs() -> None:
+    """Each is known from 33 rows. If all shares were equally probable, the eight absent ones would tell against it."""
+    counted = 32 * np.eye(10) + 0.1
+    seen = np.array([15, 15, *[0] * 8])
+    as_many, owners = mixed(seen, counted / counted.sum(axis=1, keepdims=True), np.ones(10))
+    assert as_many > log_probability_of_one(seen, counted).max() + 2
+    assert owners[[0, 1], [0, 1]].min() > 0.9
 
 
 def test_a_gate_that_errs_as_often_as_before_is_not_taken_for_mixed_rows() -> None:

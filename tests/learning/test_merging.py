@@ -165,7 +165,7 @@ def test_nobody_believes_in_a_merged_expert() -> None:
     posterior = belief.posterior(np.array([[0, 2]]), experts=3)
     assert (posterior[1] == 0).all()
     np.testing.assert_allclose(posterior.sum(axis=0), 1)
-    assert belief.counts.sum() == 3 * 32  # all but the first batch, with which the expert was created
+    assert belief.counts.sum() == 4 * 32
 
 
 def test_an_expert_is_compared_when_it_is_mature_and_at_once_when_it_comes_into_use() -> None:

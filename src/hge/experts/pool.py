@@ -100,6 +100,9 @@ class ExpertPool(Protocol):
     def batch_scores(self, experts: Sequence[int], x: Tensor) -> FloatArray:
         """Return the scores [experts] of a batch as a whole: the mean over its rows, with batch statistics."""
 
+    def optimism(self, expert: int) -> float:
+        """Return by how much lower rows that an expert has learned score than new ones, on average; 0: not known."""
+
     def sketches(self, experts: Sequence[int], x: Tensor, *, together: bool) -> FloatArray:
         """Return cheap scores [experts, rows], or [experts] for all rows together, that indicate the best few."""
 

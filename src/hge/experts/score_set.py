@@ -55,6 +55,11 @@ class ScoreSet:
         """Return the scores [experts] of a batch as a whole."""
         return self._query(experts, lambda score: score.score_together(as_float(x)))
 
+    def optimism(self, expert: int) -> float:
+        """Return by how much lower rows that an expert has learned score than new ones."""
+        trainer = self.trainers[expert]
+        return trainer.score.optimism(trainer.score.gate_tensors(), trainer.rows_at_refresh)
+
     def sketches(self, experts: Sequence[int], x: Tensor, *, together: bool) -> FloatArray:
         """Return cheap scores [experts, rows], or [experts] for all rows together."""
 

@@ -135,6 +135,10 @@ class ClassifierPool:
         """Query each expert in turn."""
         return self.score_set.batch_scores(experts, x)
 
+    def optimism(self, expert: int) -> float:
+        """Ask the expert's score."""
+        return self.score_set.optimism(expert)
+
     def sketches(self, experts: Sequence[int], x: Tensor, *, together: bool) -> FloatArray:
         """Query each expert in turn."""
         return self.score_set.sketches(experts, x, together=together)

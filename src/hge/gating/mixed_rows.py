@@ -38,8 +38,8 @@ def mixed(seen: FloatArray, emissions: FloatArray, possible: FloatArray) -> tupl
     >>> right, all_possible = np.array([[0.9, 0.1], [0.1, 0.9]]), np.ones(2)
     >>> mixed(np.array([50, 50]), right, all_possible)[1].round(1).tolist()
     [[0.9, 0.1], [0.1, 0.9]]
-    >>> mixed(np.array([98, 2]), right, all_possible)[1].round(1).tolist()  # even its choice of the second is doubtful
-    [[1.0, 0.9], [0.0, 0.1]]
+    >>> mixed(np.array([98, 2]), right, all_possible)[1].round(1).tolist()  # two errors rather than two rows
+    [[1.0, 1.0], [0.0, 0.0]]
     """
     equal = possible / possible.sum()
     if seen.sum() == 1:  # one row says nothing about shares
@@ -54,15 +54,16 @@ def mixed(seen: FloatArray, emissions: FloatArray, possible: FloatArray) -> tupl
 def _unknown_shares(seen: FloatArray, emissions: FloatArray, possible: FloatArray) -> tuple[FloatArray, float]:
     """Return the most probable shares, and a lower bound of the log-probability of the choices, all shares considered.
 
-    Variational Bayes for a mixture of known components, whose shares may be anything with equal probability.
+    Variational Bayes for a mixture of known components. The prior of the shares is worth one row in all, since most are
+    probably small: a call seldom has rows of many experts.
     """
-    prior, shares, allowed = possible, possible / possible.sum(), possible > 0
+    each, shares, allowed = 1 / possible.sum(), possible / possible.sum(), possible > 0
     for _ in range(ROUNDS):
-        rows = prior + _owners(shares, emissions) @ seen
-        logs = np.where(allowed, psi(np.maximum(rows, 1.0)) - psi(rows.sum()), -np.inf)
+        rows = each * possible + _owners(shares, emissions) @ seen
+        logs = np.where(allowed, psi(np.maximum(rows, each)) - psi(rows.sum()), -np.inf)
         shares = np.exp(logs)
     own = rows[allowed]
-    learned = gammaln(own.sum()) - gammaln(own).sum() - gammaln(len(own)) + (own - 1) @ logs[allowed]
+    learned = gammaln(own.sum()) - gammaln(own).sum() + len(own) * gammaln(each) + (own - each) @ logs[allowed]
     return shares / shares.sum(), float(seen @ np.log(shares @ emissions) - learned)
 
 

@@ -72,11 +72,15 @@ class StreamBelief:
         """
         created = expert >= len(self.met)
         self._grow(experts)
+        if expert != self.in_use:
+            if not self.counts[:, self.in_use].any():  # its task was that short; nothing else is known of it
+                self.counts[:, self.in_use] = self.first
+            self.first = np.zeros_like(self.first)
         if created:
             self.first = _included(np.zeros_like(self.first), choices)
         else:
             self.counts[:, expert] = _included(self.counts[:, expert], choices)
-            self.first *= FADES if expert == self.in_use else 0.0
+            self.first *= FADES
         self.met[expert] = experts
         self.in_use, self.switched, self.aside = expert, 0.0, np.zeros_like(self.aside)
 

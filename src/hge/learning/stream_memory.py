@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from math import log
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -35,10 +35,15 @@ OWNED, ALL_OWNED = 256, 8192
 """Rows of each expert, and of all, among which the nearest one is looked for."""
 REVIEWED, ALL_REVIEWED = 64, 2048
 """Rows of each expert, and of all, for which the observers choose again once there are further experts."""
-GROWN = 8
-"""Batches of an expert from which on the observers' choices of it are those of later."""
 NEGLIGIBLE = 0.01
 """Probability below which a hypothesis about a row is ignored."""
+
+
+class Learned(NamedTuple):
+    """Rows that an expert has learned: by which, and where they are among the rows of `StreamMemory._nearest`."""
+
+    by: int
+    places: IntArray
 
 
 class StreamMemory:
@@ -113,29 +118,24 @@ class StreamMemory:
         if 0 < known <= accepted_by:
             self.belief.chosen_since(self._choices_for_remembered(accepted_by, experts, REVIEWED))
         batches = int(self.companions[accepted_by].linear.statistics.rows) // choices.shape[1]
-        grown = batches >= GROWN
-        if accepted_by != left or (grown and batches.bit_count() == 1):  # whenever its batches have doubled
-            self._choose_again(experts, without=None if grown else accepted_by)
+        if accepted_by != left or batches.bit_count() == 1:  # whenever its batches have doubled
+            self._choose_again(experts)
 
-    def _choose_again(self, experts: int, without: int | None) -> None:
-        """Let the observers choose for rows of the experts that are not in use and have not met all others.
-
-        `without`: the expert in use, if it is too young to be chosen as it will be. Counted too early, further rows of
-        it would look like rows of all tasks, mixed.
-        """
+    def _choose_again(self, experts: int) -> None:
+        """Let the observers choose for rows of the experts that are not in use and have not met all others."""
         belief = self.belief
         met = [expert for expert in self.companions if expert != belief.in_use and belief.met[expert] < experts]
         each = max(1, min(REVIEWED, ALL_REVIEWED // max(1, len(met))))
         for expert in met:
-            belief.met_later(expert, self._choices_for_remembered(expert, experts, each, without))
+            belief.met_later(expert, self._choices_for_remembered(expert, experts, each))
 
-    def _choices_for_remembered(self, expert: int, experts: int, rows: int, without: int | None = None) -> IntArray:
-        """Return the observers' choices for at most so many rows that an expert remembers."""
+    def _choices_for_remembered(self, expert: int, experts: int, rows: int) -> IntArray:
+        """Return the observers' choices for at most so many rows that an expert remembers, as if they were new."""
         owners = self._nearest(experts)
         own = np.flatnonzero(owners.y == expert)
         places = own[:: -(-len(own) // rows)]
         x = torch.from_numpy(owners.x[places]).view(-1, *self._shape).to(self.pool.device)
-        return self._choices(x, experts, places, without)
+        return self._choices(x, experts, Learned(expert, places))
 
     @property
     def row_novelty(self) -> RowNovelty:
@@ -170,14 +170,16 @@ class StreamMemory:
             self._chosen = key, self._choices(x, experts)
         return self._chosen[1]
 
-    def _choices(self, x: Tensor, experts: int, places: IntArray | None = None, without: int | None = None) -> IntArray:
-        """Return the same, as if an expert were not there; `places`: where the rows are among those of `_nearest`."""
+    def _choices(self, x: Tensor, experts: int, learned: Learned | None = None) -> IntArray:
+        """Return the same; `learned`: whose rows they are, if an expert has learned them."""
         rows, contradictions = flat(x), np.zeros((experts, len(x)))
-        shares = self._nearest(experts).probabilities(rows, experts, places)
+        shares = self._nearest(experts).probabilities(rows, experts, None if learned is None else learned.places)
         scores = self.pool.scores(range(experts), x)
+        if learned is not None:
+            scores[learned.by] += self.pool.optimism(learned.by)
         for expert, own in self.companions.items():
             contradictions[expert] = own.nearest.contradictions(rows)
-        silent = self.belief.merged_experts + ([] if without is None else [without])
+        silent = self.belief.merged_experts
         shares[:, silent], scores[silent], contradictions[silent] = -1.0, np.inf, np.inf
         least = np.where(contradictions == contradictions.min(axis=0), shares.T, -1.0)
         return np.stack([scores.argmin(axis=0), shares.argmax(axis=1), least.argmax(axis=0)])

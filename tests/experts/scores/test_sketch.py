@@ -164,6 +164,16 @@ def test_few_rows_are_allowed_for(few: int, group: int) -> None:
         assert right() < 0.8, "groups go to whoever has seen more"
 
 
+@pytest.mark.parametrize("rows", [200, 600])
+def test_learned_rows_score_lower_than_new_ones_by_about_its_optimism(rows: int) -> None:
+    own, new = related(rows, 1, seed=1), related(4000, 1, seed=2)
+    score = learned(fixed_by(normal(1024, 64, seed=9)), own)
+    own_mean, new_mean = (float(score.score(x, batch_statistics=False).mean()) for x in (own, new))
+    optimism = score.optimism(score.gate_tensors(), rows)
+    assert new_mean - own_mean == pytest.approx(optimism, rel=0.35)
+    assert score.optimism(score.gate_tensors(), 100 * rows) < optimism / 50
+
+
 def test_one_row_can_do_only_so_much() -> None:
     space, x = fixed_by(normal(512, 20)), normal(2000, 20, seed=1)
     clean = learned(space, x)

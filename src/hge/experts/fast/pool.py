@@ -192,6 +192,11 @@ class StackedPool:
         """Query all of them at once."""
         return self._query("batch scores", self.store.batch_scores, experts, x)
 
+    def optimism(self, expert: int) -> float:
+        """Ask the score about the expert's part of the stack."""
+        self.store.sync_gate()
+        return self.store.score.optimism(self.store.gate(expert), self.rows_at_refresh[expert])
+
     def sketches(self, experts: Sequence[int], x: Tensor, *, together: bool) -> FloatArray:
         """Query all of them at once."""
         return self._query(f"sketches {together}", partial(self.store.sketches, together=together), experts, x)

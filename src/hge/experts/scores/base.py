@@ -119,6 +119,13 @@ class Score(nn.Module, ABC):
         """Return the scores [experts] of rows that belong together, in double precision: the means over the rows."""
         return self.stacked(tensors, inputs, batch_statistics=True).double().mean(1)
 
+    def optimism(self, tensors: Mapping[str, Tensor], rows: int) -> float:
+        """Return by how much lower rows that an expert has learned score than new ones, on average; 0: not known.
+
+        `tensors`: the expert's gate tensors, which `rows` rows have led to.
+        """
+        return 0.0
+
     def sketches(self, tensors: Mapping[str, Tensor], inputs: Tensor, *, together: bool) -> Tensor:
         """Return cheap scores [experts, rows], or [experts] together, that indicate the best few experts."""
         if together:

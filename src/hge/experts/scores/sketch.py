@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import log
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ REFRESH_GROWTH = 1.1
 """The model is recomputed when the number of rows seen has grown by this factor since the last time."""
 PRIOR_ROWS, PRIOR_VARIANCE = 4.0, TAIL**-2
 """Variances are shrunk towards those of the stream's first rows, with a prior worth this many rows."""
+Rows = TypeVar("Rows", float, Tensor)
 MIN_CLASS_SHARE = 0.02
 """A class with fewer rows than this share of the most frequent class's is attributed to an outlier and ignored."""
 
@@ -130,6 +132,13 @@ class SketchScore(Score):
         """Return the models as last computed."""
         return {"weights": self.weights}
 
+    def optimism(self, tensors: Mapping[str, Tensor], rows: int) -> float:
+        """Return twice the excess of a model of its share of the rows: new rows are above the truth, its own below."""
+        if not (self.space.fixed and rows):
+            return 0.0
+        models = 1 if self.classes == 1 else int((tensors["weights"][1:, 0] < UNSUITABLE / 2).sum())
+        return 2 * average_excess(rows / max(1, models), self.space.width - 1)
+
     def cost(self, tensors: Mapping[str, Tensor]) -> Cost:
         """Count the projection, the products, and a dot product for each model of an expert."""
         weights, products = tensors["weights"], len(self.space.tril_rows)
@@ -208,7 +217,7 @@ def gaussians(moments: Tensor, space: Space) -> Tensor:
     width = second.shape[1] - 1
     mean = second[:, 1:, 0] / rows
     scatter = second[:, 1:, 1:] - rows[:, :, None] * mean[:, :, None] * mean[:, None, :]
-    shrinkage = rows / (rows + max(width, PRIOR_ROWS))
+    shrinkage = correlations_kept(rows, width)
     covariance = (shrinkage / rows)[:, :, None] * scatter
     variance = (scatter.diagonal(dim1=1, dim2=2).clamp_min(0) + PRIOR_ROWS * PRIOR_VARIANCE) / (rows + PRIOR_ROWS)
     covariance.diagonal(dim1=1, dim2=2).copy_(variance)
@@ -216,10 +225,19 @@ def gaussians(moments: Tensor, space: Space) -> Tensor:
     precision = torch.cholesky_inverse(lower)
     slope = (precision @ mean[:, :, None])[:, :, 0]
     log_determinant = 2 * lower.diagonal(dim1=1, dim2=2).log().sum(1)
-    excess = width / (rows + PRIOR_ROWS) + width * (width - 1) * shrinkage.square() / (4 * rows)
     form = torch.empty_like(second)
     form[:, 1:, 1:] = precision
     form[:, 1:, 0] = form[:, 0, 1:] = -slope
-    form[:, 0, 0] = (slope * mean).sum(1) + log_determinant - 2 * excess[:, 0]
+    form[:, 0, 0] = (slope * mean).sum(1) + log_determinant - 2 * average_excess(rows, width)[:, 0]
     twice = torch.where(space.tril_rows == space.tril_columns, 0.5, 1.0)
     return form[:, space.tril_rows, space.tril_columns] * twice
+
+
+def correlations_kept(rows: Rows, width: int) -> Rows:
+    """Return the factor by which the correlations of models of so many rows are shrunk."""
+    return rows / (rows + max(width, PRIOR_ROWS))
+
+
+def average_excess(rows: Rows, width: int) -> Rows:
+    """Return by how much unseen rows score above the truth under models of so many rows; the rows learned, below it."""
+    return width / (rows + PRIOR_ROWS) + width * (width - 1) * correlations_kept(rows, width) ** 2 / (4 * rows)

@@ -85,6 +85,40 @@ def test_a_call_of_rows_of_some_tasks_of_many_is_of_no_single_expert(seed: int, 
         assert model.score(data.data[some], data.target[some]) > 0.9
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_tasks_whose_labels_are_noisy_are_told_apart(seed: int) -> None:
+    """Three tasks with the same labels, a tenth of them wrong: losses are within the bounds of the others' experts."""
+    model, rng = GatedExperts(random_state=seed), np.random.default_rng(seed)
+    directions, means = rng.normal(size=(3, 10)), rng.normal(size=(3, 10))
+    directions -= directions.mean(axis=0)  # each task contradicts the others
+
+    def rows(task: int, count: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
+        X = rng.normal(size=(count, 10))
+        return X + means[task], (X @ directions[task] > 0) ^ (rng.random(count) < noise)
+
+    for task in range(3):
+        for _ in range(100):
+            model.partial_fit(*rows(task, 32, noise=0.1))
+    assert model.n_experts_ == 3
+    for task in range(3):
+        assert model.score(*rows(task, 500, noise=0.0)) > 0.88
+
+
+@pytest.mark.parametrize("between", [100, 160])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_short_task_is_kept_when_the_long_one_before_it_returns(seed: int, between: int) -> None:
+    """Its expert's bound is still wide, so that it would accept the rows of the other."""
+    model, rng = GatedExperts(random_state=seed), np.random.default_rng(seed)
+    means = rng.normal(size=(2, 4, 20))
+    for task, count in ((0, 1000), (1, between), (0, 1000)):
+        labels = rng.integers(0, 4, count)
+        model.partial_fit(means[task, labels] + rng.normal(size=(count, 20)), labels)
+    assert model.n_experts_ == 2
+    for task in range(2):
+        labels = rng.integers(0, 4, 500)
+        assert model.score(means[task, labels] + rng.normal(size=(500, 20)), labels) > 0.9
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("coded", ["number", "columns"])
 def test_the_number_of_a_site_tells_its_expert(coded: str) -> None:

@@ -32,9 +32,10 @@ def rows(rng: np.random.Generator, task: int = 0) -> tuple[np.ndarray, np.ndarra
 
 
 def switch_for_no_reason(learner: Learner) -> None:
-    """Let a new, promoted expert be in use, as if a switch had been found in the last batches."""
+    """Let a new, promoted expert be in use, as if a switch had been found; no longer young, it is not left again."""
     old, new = learner.experts[learner.last_used], learner.new_expert()
-    train_all(learner, new, [RecentEntry(kept.step, kept.batch) for kept in old.replay.kept[-3:]])
+    again = [(kept.step, kept.batch) for kept in old.replay.kept] * 4
+    train_all(learner, new, [RecentEntry(step, Batch(batch.x.clone(), batch.y.clone())) for step, batch in again])
     learner.tree.add(new.id)
     learner.last_used = new.id
 
@@ -43,8 +44,8 @@ def switch_for_no_reason(learner: Learner) -> None:
 def duplicated() -> tuple[GatedExperts, np.random.Generator]:
     """A model with two experts of one task, a few batches before the second one is mature."""
     rng, model = np.random.default_rng(0), GatedExperts()
-    for batch in range(70):
-        if batch == 25:
+    for batch in range(45):
+        if batch == 40:
             switch_for_no_reason(model.learner_)
         model.partial_fit(*rows(rng))
     assert model.n_experts_ == 2

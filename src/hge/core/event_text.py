@@ -77,7 +77,13 @@ def sentence(event: JsonEvent, *, returned: bool) -> str | None:
 
 
 def _review(event: JsonEvent) -> str:
-    verdict = "above it: another task" if event["new_task"] else "not above it: the same task, and training continues"
+    score = event["z_score"]
+    if not event["new_task"]:
+        verdict = "not above it: the same task, and training continues"
+    elif score is None or score > event["threshold"]:
+        verdict = "above it: another task"
+    else:
+        verdict = "not above it, but the expert predicts these batches far worse than usual: another task"
     return (
         f"The loss stayed high. Expert {event['expert']}: {_shown(event['recent_loss'])} on the set-aside batches, "
         f"{_shown(event['replay_loss'])} on its own replay. Z-score {_shown(event['z_score'])}, threshold "

@@ -65,7 +65,7 @@ class BatchDivided(Event):
 
 @dataclass(frozen=True)
 class LossReviewed(Event):
-    """The loss stayed high, so the expert's replay was compared with the set-aside batches (Z-test)."""
+    """The loss stayed high: an expert's replay was compared with the set-aside batches (Z-test), and its wrong rows."""
 
     expert: int
     z_score: float
@@ -73,6 +73,8 @@ class LossReviewed(Event):
     replay_loss: float
     recent_loss: float
     new_task: bool
+    mistakes: float = 0.0
+    """Evidence of a new task from rows predicted wrongly: a log-likelihood ratio, or 0."""
 
 
 @dataclass(frozen=True)

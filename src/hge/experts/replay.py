@@ -13,6 +13,7 @@ from torch import Tensor
 from hge.core.config import LearnerConfig
 from hge.core.types import Batch
 from hge.experts.pool import ExpertPool
+from hge.gating.mistakes import usual_mistakes
 from hge.gating.switch_detection import LabelCounts, LossStats
 from hge.gating.tree import FloatArray
 
@@ -85,6 +86,8 @@ class Expert:
     replay: Replay
     labels: LabelCounts = field(default_factory=LabelCounts)
     """Labels on which it was trained; counted only if labels count as evidence."""
+    mistakes: LossStats = field(default_factory=usual_mistakes)
+    """Shares of rows that it predicted wrongly before it learned them; only with a memory."""
     merged_into: int | None = None
     """The expert that took its place, if there is one (learning/merging.py)."""
     undone: int = 0

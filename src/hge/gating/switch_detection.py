@@ -273,6 +273,16 @@ class LabelCounts(Counter[int]):
     (True, False, True)
     """
 
+    @property
+    def guessing(self) -> float:
+        """The share of rows that guesses by the frequencies of the labels get wrong.
+
+        >>> LabelCounts([0, 1, 1, 1]).guessing  # 1/4 of the rows 3/4 of the time, and the reverse
+        0.375
+        """
+        total = max(1, self.total())
+        return 1.0 - sum((count / total) ** 2 for count in self.values()) if self else 0.0
+
     def admits(self, labels: Iterable[int]) -> bool:
         """Return whether the number of new labels in a batch is what the labels so far let expect."""
         if not self:

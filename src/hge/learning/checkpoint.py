@@ -26,7 +26,7 @@ from hge.core.files import sync_folder, write_atomically
 from hge.core.own_folder import FolderKind, hold
 from hge.learning.state import Snapshot
 
-SCHEMA = 8
+SCHEMA = 9
 """3: sketches instead of subspaces; 4: the state of each component stored separately; 6: no file in two checkpoints,
 the parameters of the fitted model, the fingerprint of a run's data, merged experts (CHANGELOG.md)."""
 MANIFEST_NAMES = {"sha256", "body"}

@@ -15,6 +15,8 @@ from hge.learning.training import Look, look
 if TYPE_CHECKING:
     from hge.learning.learner import Learner
 
+YOUNG = 40
+"""Batches in which an expert with a memory is rehearsed most, and its losses still fall."""
 MOST_ASKED = 40
 """Number of experts whose losses on a refused batch are computed; of more, those that the gate prefers."""
 
@@ -25,12 +27,25 @@ def forward(learner: Learner, entry: RecentEntry[Batch]) -> Look:
     if learner.config.sticky and learner.last_used not in learner.newcomers:
         last = look(learner, learner.last_used, entry)
         if last.accepts and not last.expert.knows_nothing:
-            return last
+            young = learner.memory is not None and last.expert.losses.count < YOUNG
+            return _older_if_better(learner, last, entry) if young else last
     routes, ask = gate(learner, entry)
     best, learner.last_node = int(routes.expert[0]), int(routes.node[0])
     chosen = last if last is not None and last.expert.id == best else look(learner, best, entry)
     score, path = float(routes.scores[best, 0]), learner.tree.path(learner.last_node)
     return replace(chosen, score=score, path=path, ask=ask, queried=int(routes.queried[0]))
+
+
+def _older_if_better(learner: Learner, young: Look, entry: RecentEntry[Batch]) -> Look:
+    """Return the gate's choice instead of a young expert if its loss is lower, too.
+
+    Otherwise the young expert would learn a task that came back, since its bound is still wide, and forget its own.
+    """
+    older = int(gate(learner, entry)[0].expert[0])
+    if older == young.expert.id:
+        return young
+    found = look(learner, older, entry)
+    return found if found.accepts and found.loss < young.loss else young
 
 
 def gate(learner: Learner, entry: RecentEntry[Batch]) -> tuple[Routes, ScoreExperts]:

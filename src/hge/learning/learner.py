@@ -15,6 +15,7 @@ from hge.experts.joint.calibration import Calibration
 from hge.experts.joint.discriminant import Discriminant
 from hge.experts.pool import Costs, ExpertPool, count_parameters
 from hge.experts.replay import Expert, ScoredReplays
+from hge.gating.mistakes import Suspicion
 from hge.gating.promotion import Organisation
 from hge.gating.shortlist import Shortlist
 from hge.gating.switch_detection import OutlierRate, RecentBuffer, RecentEntry
@@ -45,6 +46,8 @@ class Learner:
         self.last_used = 0
         self.last_node = ROOT
         """Tree node of the gate's last choice."""
+        self.suspicion = Suspicion()
+        """Evidence, from rows predicted wrongly, that the task of the expert in use has changed."""
         self.limited_told = 0
         """Number of limited rows at the last event about them."""
         self.guard = Guard(pool, emit)
@@ -68,9 +71,9 @@ class Learner:
         """Merges experts of the same task."""
         upkeeps = (self.shortlist, self.calibration, self.merging)
         self.upkeeps: list[Upkeep] = [upkeep for upkeep in upkeeps if upkeep is not None]
-        self.review = Review(pool, config, emit)
         self.memory = StreamMemory(config, pool, keys) if config.memory_rows else None
         """Companions of the experts, and the belief about which expert predicts next."""
+        self.review = Review(pool, config, emit, self.memory)
 
     @property
     def active(self) -> list[Expert]:
@@ -175,17 +178,28 @@ class Learner:
             taken = better_informed(self, best, entry)
             trained = train(self, taken.expert, entry)
 
+        if best.expert.id == self.last_used and entry.expert in (None, self.last_used):
+            self.suspicion.add(best.evidence)
+        else:
+            self.suspicion = Suspicion()
+
         if self.recent.full:
             trained += self.process_outlier()
 
             # Detect task switches
             if self.recent.all_high_loss:
                 trained += self._review()
-        if self.outlier_rate.enough(self.recent.trailing, self.steps, self.config.error_rate):
+        if self._switch_is_certain():
             while not self.recent.all_high_loss:
                 trained += self.process_outlier()
             trained += self._review()
         return taken, best.queried, trained
+
+    def _switch_is_certain(self) -> bool:
+        """Return whether the last batches are too many, or predicted too badly, to be outliers."""
+        in_a_row, error_rate = self.recent.trailing, self.config.error_rate
+        by_number = self.outlier_rate.enough(in_a_row, self.steps, error_rate)
+        return by_number or (in_a_row >= 2 and self.suspicion.is_certain(error_rate))
 
     def _chance_of_outliers(self, entry: RecentEntry[Batch]) -> float:
         """Return the probability that batches up to this one are refused although the task has not changed."""
@@ -224,6 +238,7 @@ class Learner:
             self.outlier_rate.outliers += len(entries)
             trained = tuple(pair for entry in entries for pair in train_refused(self, expert, entry))
         self.recent.clear()
+        self.suspicion = Suspicion()
         return trained
 
     def _reclaim(self, expert: Expert, entries: list[RecentEntry[Batch]]) -> Trained | None:

@@ -27,6 +27,7 @@ LEARNER: Kind = {
         {
             "batches": int,
             "losses": LOSSES,
+            "mistakes": LOSSES,
             "undone": int,
             "merged_into": (int, None),
             "knows_nothing": bool,
@@ -38,6 +39,7 @@ LEARNER: Kind = {
     "recent": {"previous_expert": int, "entries": [[(int, None)]]},
     "organisation": {"tree": [[int]], "probations": {"*": {"lower": [(bool, int)], "paths": [[(int, [int])]]}}},
     "outliers": int,
+    "suspicion": float,
     "limited_told": int,
     "merging": ({"in_use": (int, None), "due": [[int]]}, None),
     "shortlist": ({"*": int}, None),

@@ -42,6 +42,7 @@ def take_snapshot(learner: Learner) -> Snapshot:
             {
                 "batches": e.batches_trained,
                 "losses": asdict(e.losses),
+                "mistakes": asdict(e.mistakes),
                 "undone": e.undone,
                 "merged_into": e.merged_into,
                 "knows_nothing": e.knows_nothing,
@@ -57,6 +58,7 @@ def take_snapshot(learner: Learner) -> Snapshot:
         },
         "organisation": learner.organisation.state(),
         "outliers": learner.outlier_rate.outliers,
+        "suspicion": learner.suspicion.level,
         "limited_told": learner.limited_told,
         "shortlist": None if learner.shortlist is None else learner.shortlist.state(),
         "merging": None if learner.merging is None else learner.merging.state(),
@@ -107,12 +109,14 @@ def _restore(learner: Learner, snapshot: Snapshot) -> None:
     for expert, own, fact in zip(learner.experts, snapshot.experts, facts["experts"], strict=True):
         learner.pool.load_state(expert.id, part("pool", own))
         expert.losses, expert.undone = LossStats(**fact["losses"]), fact["undone"]
+        expert.mistakes = LossStats(**fact["mistakes"])
         expert.merged_into, expert.knows_nothing = fact["merged_into"], fact["knows_nothing"]
         expert.labels = LabelCounts({int(label): int(count) for label, count in fact["labels"]})
         expert.replay.seen = fact["seen"]
         batches = [get_batch(own, f"replay.{place}", device) for place in range(len(fact["remembered"]))]
         expert.replay.kept = [ReplayBatch(s, b) for s, b in zip(fact["remembered"], batches, strict=True)]
     learner.outlier_rate.outliers, learner.limited_told = facts["outliers"], facts["limited_told"]
+    learner.suspicion.level = facts["suspicion"]
     learner.steps, learner.last_used = facts["steps"], facts["last_used"]
     learner.evaluations.clear()
     learner.evaluations.update(facts["evaluations"])  # in place: shared with the replays

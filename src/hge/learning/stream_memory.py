@@ -20,6 +20,7 @@ from hge.experts.companions.row_novelty import RowNovelty
 from hge.experts.networks import Shape
 from hge.experts.pool import ExpertPool, class_probabilities
 from hge.experts.replay import Expert
+from hge.gating.mistakes import evidence_of_change
 from hge.gating.stream_belief import StreamBelief
 from hge.gating.switch_detection import RecentBuffer
 from hge.gating.tree import FloatArray, IntArray
@@ -56,6 +57,8 @@ class StreamMemory:
         self._owners: LabelledRows | None = None
         self._chosen: tuple[Any, IntArray] | None = None
         """Rows, and what the observers chose for them, until something is learned: often rows are predicted first."""
+        self._wrong: tuple[tuple[int, int, Batch], float] | None = None
+        """An expert, its number of batches, a batch, and the share predicted wrongly: often it is learned next."""
         self._aside: tuple[tuple[int, ...], NearestRows] | None = None
         """The expert in use and the batches set aside, and the rows of these."""
         self._row_novelty: RowNovelty | None = None
@@ -71,11 +74,30 @@ class StreamMemory:
         x, y = flat(batch.x), batch.y.cpu().numpy()
         self._shape = tuple(batch.x.shape[1:])
         self.classes = max(self.classes, int(y.max()) + 1)
+        wrong = self._wrong_share(expert, batch)
+        if wrong is not None:
+            expert.mistakes.update(wrong, rising=True)
         own = self.companions.setdefault(expert.id, Companion(x.shape[1], self.rows))
         network = class_probabilities(self.pool, expert.id, batch.x, self.classes)
         others = self._rows_of_others(expert.id) if own.nearest.scale is None else None
         self.rows_limited += own.learn(x, y, network, others)
         self._owners = self._row_novelty = self._chosen = None
+
+    def evidence_of_change(self, expert: Expert, batch: Batch) -> float:
+        """Return the evidence, from the rows of a batch that an expert predicts wrongly, that its task has changed."""
+        wrong = self._wrong_share(expert, batch)
+        return 0.0 if wrong is None else evidence_of_change(expert.mistakes, wrong, expert.labels.guessing, len(batch))
+
+    def _wrong_share(self, expert: Expert, batch: Batch) -> float | None:
+        """Return the share of the rows that an expert predicts wrongly; None if it has learned nothing."""
+        if expert.id not in self.companions:
+            return None
+        key = expert.id, expert.batches_trained, batch
+        if self._wrong is None or self._wrong[0][:2] != key[:2] or self._wrong[0][2] is not batch:
+            y = batch.y.cpu().numpy()
+            predicted = self.probabilities(expert.id, batch.x, max(self.classes, int(y.max()) + 1)).argmax(axis=1)
+            self._wrong = key, float((predicted != y).mean())
+        return self._wrong[1]
 
     def _rows_of_others(self, expert: int) -> FloatRows | None:
         """Return some rows that other experts remember, with which an expert's inputs are compared."""

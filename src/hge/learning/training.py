@@ -13,6 +13,7 @@ import numpy as np
 from hge.core import events
 from hge.core.types import Batch
 from hge.experts.replay import Expert, ReplayBatch
+from hge.gating.mistakes import Suspicion
 from hge.gating.switch_detection import RecentEntry
 from hge.gating.tree import ScoreExperts
 
@@ -32,7 +33,9 @@ class Look:
     loss: float
     bound: float
     admitted: bool = True
-    """Whether its labels are those that the expert was trained on, as far as labels count as evidence."""
+    """Whether its labels are those that the expert was trained on, and predicted as well as usual, as far as known."""
+    evidence: float = 0.0
+    """Evidence, from the rows that the expert predicts wrongly, that the task has changed."""
     score: float = nan
     """The expert's score for the batch, if the gate computed it."""
     path: tuple[int, ...] = ()
@@ -44,7 +47,7 @@ class Look:
 
     @property
     def accepts(self) -> bool:
-        """Whether the loss is within the expert's bound, and the labels are not new to it."""
+        """Whether the loss is within the expert's bound, and the labels do not contradict it."""
         return self.admitted and self.loss <= self.bound
 
     @property
@@ -63,7 +66,10 @@ def look(learner: Learner, expert: int, entry: RecentEntry[Batch]) -> Look:
     member, config = learner.experts[expert], learner.config
     loss = learner.guard.loss(member, entry.batch, entry.step, learner.steps)
     admitted = not config.label_evidence or member.labels.admits(entry.batch.y.tolist())
-    return Look(member, loss, member.losses.bound(config.epsilon), admitted)
+    evidence = 0.0 if learner.memory is None else learner.memory.evidence_of_change(member, entry.batch)
+    suspicion = learner.suspicion if expert == learner.last_used else Suspicion()
+    admitted = admitted and not suspicion.refuses(evidence)
+    return Look(member, loss, member.losses.bound(config.epsilon), admitted, evidence)
 
 
 def train(learner: Learner, expert: Expert, entry: RecentEntry[Batch]) -> Trained:
@@ -93,11 +99,12 @@ def train_refused(learner: Learner, expert: Expert, entry: RecentEntry[Batch]) -
     learner.guard.watch(expert, learner.steps)
     learner.guard.keep(expert, learner.steps)
     replay, labels = replace(expert.replay, kept=list(expert.replay.kept)), copy(expert.labels)
+    mistakes = replace(expert.mistakes)
     companion = None if learner.memory is None else learner.memory.companion_as_is(expert.id)
     trained = train(learner, expert, entry)
     if not learner.guard.roll_back_if_collapsed(expert, learner.steps):
         return trained
-    expert.replay, expert.labels = replay, labels
+    expert.replay, expert.labels, expert.mistakes = replay, labels, mistakes
     if learner.memory is not None:
         learner.memory.put_back(expert.id, companion)
     if learner.discriminant is not None and trained:

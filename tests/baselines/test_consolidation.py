@@ -46,10 +46,9 @@ def row_gradients(weight: Array, batch: Batch) -> list[Array]:
 def test_ewc_pulls_back_by_the_mean_of_squared_gradients() -> None:
     start, first, second, third = learn_three(ewc, penalty=3.0)
     assert first == pytest.approx(start - LR * gradient(start, FIRST), abs=1e-6)
-    assert second == pytest.approx(first - LR * gradient(first, SECOND), abs=1e-6), "still at the anchor"
     fisher = np.mean([np.square(g) for g in row_gradients(first, FIRST)], axis=0)
-    pull = 2 * 3.0 * fisher * (second - first)
-    assert third == pytest.approx(second - LR * (gradient(second, SECOND) + pull), abs=1e-6)
+    assert second == pytest.approx(proximal_step(first, first, 2 * 3.0 * fisher), abs=1e-6), "still at the anchor"
+    assert third == pytest.approx(proximal_step(second, first, 2 * 3.0 * fisher), abs=1e-6)
 
 
 def test_si_pulls_back_by_the_path() -> None:
@@ -57,8 +56,27 @@ def test_si_pulls_back_by_the_path() -> None:
     path = -gradient(start, FIRST) * (first - start)
     importance = path / ((first - start) ** 2 + 1.0)
     assert (path > 0).any()
-    pull = 2 * 3.0 * importance * (second - first)
-    assert third == pytest.approx(second - LR * (gradient(second, SECOND) + pull), abs=1e-6)
+    assert third == pytest.approx(proximal_step(second, first, 2 * 3.0 * importance), abs=1e-6)
+
+
+def proximal_step(weight: Array, anchor: Array, curvature: Array) -> Array:
+    """The minimum of the loss, linear on the second batch, of the penalty, and of the squared way over 2 LR."""
+    return (weight - LR * gradient(weight, SECOND) + LR * curvature * anchor) / (1 + LR * curvature)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("method", [ewc, si])
+def test_a_penalty_much_steeper_than_the_loss_is_minimised_with_it(method: Any, momentum: float) -> None:
+    setting = linear_setting(penalty=1e3)
+    optimiser = replace(setting.spec.optimiser, momentum=momentum)
+    learner = method.build(replace(setting, spec=replace(setting.spec, optimiser=optimiser)))
+    list(learner.learn_all([FIRST]))
+    anchor = weights(learner)
+    learner.boundary()
+    list(learner.learn_all([SECOND] * 3000))
+    curvature = 2 * 1e3 * learner.rule.penalty.importance[0].double().numpy()
+    assert LR * curvature.max() > 2 * (1 + momentum), "plain steps diverge"
+    assert gradient(weights(learner), SECOND) == pytest.approx(-curvature * (weights(learner) - anchor), abs=1e-3)
 
 
 def test_lwf_trains_towards_the_old_answers_of_old_classes() -> None:
@@ -179,9 +197,11 @@ def test_detected_switches_of_digits_are_the_boundaries(tmp_path: Path, monkeypa
 def test_protection_helps_where_the_classes_stay_the_same(tmp_path: Path) -> None:
     """Permuted digits: all tasks share the ten classes, so that weights can be protected at all."""
     accuracy = {}
-    for method in ("naive", "ewc", "si", "bgd"):
+    for method in ("naive", "ewc", "ewc-every", "si", "bgd"):
         config = replace(build_config("permuted-digits", method, epochs_scale=0.3), tasks=3)
+        config = replace(config, baseline=replace(config.baseline, consolidate_every=20))
         accuracy[method] = run(config, tmp_path / method)["accuracy_sample"]
     assert accuracy["ewc"] > accuracy["naive"]
+    assert accuracy["ewc-every"] > accuracy["naive"] + 20, "also by the sum of 40 consolidations"
     assert accuracy["si"] > accuracy["naive"]
     assert accuracy["bgd"] > 40, accuracy

@@ -134,23 +134,39 @@ class Detector:
 
 
 class QuadraticPenalty:
-    """Σ Ω (θ - θ*)²: weights that mattered are pulled back to where they were at the last consolidation."""
+    """Σ Ω (θ - θ*)²: weights that mattered are pulled back to where they were at the last consolidation.
+
+    Ω grows with every consolidation. Steps along the penalty's gradient diverge once its curvature exceeds 2 / lr, with
+    momentum β 2 (1 + β) / lr: each leads further beyond θ* than the weight was away from it. Proximal steps take the
+    loss as linear and the penalty as it is; they are stable for any Ω, and come to rest at the same weights.
+
+    >>> weight, lr = torch.tensor([3.0]), 0.5
+    >>> penalty = QuadraticPenalty([weight], lr)
+    >>> penalty.consolidate([torch.tensor([3.0])])
+    >>> weight += 1
+    >>> (weight - lr * penalty.direction([torch.zeros(1)], factor=1.0)[0]).tolist()  # the plain step ends at 1
+    [3.25]
+    """
 
     rows_kept = 0
     parameters = 0
 
-    def __init__(self, weights: Sequence[Tensor]) -> None:
-        self.weights = weights
+    def __init__(self, weights: Sequence[Tensor], lr: float) -> None:
+        self.weights, self.lr = weights, lr
         self.anchor = [weight.detach().clone() for weight in weights]
         """θ*."""
         self.importance = [torch.zeros_like(weight) for weight in self.anchor]
         """Ω."""
 
     @torch.no_grad()
-    def add_gradient(self, gradients: Sequence[Tensor], factor: float) -> list[Tensor]:
-        """Return gradients with that of the penalty, times a factor, added."""
+    def direction(self, gradients: Sequence[Tensor], factor: float) -> list[Tensor]:
+        """Return the direction d of a proximal step, for a loss of these gradients g and `factor` times the penalty.
+
+        θ - lr d minimises g·θ' + factor Σ Ω (θ' - θ*)² + |θ' - θ|² / (2 lr) over θ'.
+        """
         own = zip(gradients, self.weights, self.anchor, self.importance, strict=True)
-        return [g + 2 * factor * omega * (weight - anchor) for g, weight, anchor, omega in own]
+        found = ((g, weight - anchor, 2 * factor * omega) for g, weight, anchor, omega in own)
+        return [(g + curvature * moved) / (1 + self.lr * curvature) for g, moved, curvature in found]
 
     @torch.no_grad()
     def consolidate(self, importance: Sequence[Tensor], keep: float = 1.0) -> None:

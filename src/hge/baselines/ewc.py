@@ -4,7 +4,8 @@ Sources: Kirkpatrick et al. 2017, Schwarz et al. 2018; penalty and settings (λ 
 `ewc_on`: λ Σ F (θ - θ*)², F ← γF + mean over rows of (∂ log p(y|x))².
 
 Departures: F is of the rows of the last batches before the consolidation (`learner.replay_capacity` of them), which are
-kept for it, not of another pass over the task; squared gradients are not weighted by p(y|x). λ depends on both.
+kept for it, not of another pass over the task; squared gradients are not weighted by p(y|x). λ depends on both. Steps
+are proximal in the penalty (`QuadraticPenalty`): the sum of F over many consolidations is too steep for plain ones.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ class OnlineEWC(NetworkRule):
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self.factor = setting.config.baseline.penalty
-        self.penalty = QuadraticPenalty(self.network.weights)
+        self.penalty = QuadraticPenalty(self.network.weights, setting.spec.optimiser.lr)
         self.last = LastBatches(setting.config.learner.replay_capacity, setting.device)
         self.parts |= {"penalty": self.penalty, "last": self.last}
 
     def learn(self, batch: Batch, step: int) -> float:
         """Train on the batch."""
         loss, gradients = self.network.gradient(lambda net: cross_entropy(net(batch.x), batch.y), step)
-        if not (isfinite(loss) and self.network.update(self.penalty.add_gradient(gradients, self.factor))):
+        if not (isfinite(loss) and self.network.update(self.penalty.direction(gradients, self.factor))):
             return nan
         self.last.batches.append(batch)
         return loss

@@ -4,7 +4,8 @@ Source: Zenke et al. 2017. ω += -g·Δθ at each step, g the gradient of the ba
 the optimiser made of both; at a consolidation Ω += ω / ((θ - θ*)² + ξ); penalty c Σ Ω (θ - θ*)². c = 1 and ξ = 1:
 mammoth's for Split MNIST.
 
-Departure: a negative ω counts as 0, as in van de Ven's code: a negative Ω would push weights away.
+Departures: a negative ω counts as 0, as in van de Ven's code: a negative Ω would push weights away. Steps are proximal
+in the penalty (`QuadraticPenalty`), so that a large Ω cannot make them diverge.
 """
 
 from __future__ import annotations
@@ -37,14 +38,15 @@ class SynapticIntelligence(NetworkRule):
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
         self.factor = setting.config.baseline.penalty
-        self.penalty, self.paths = QuadraticPenalty(self.network.weights), Paths(self.network.weights)
+        self.penalty = QuadraticPenalty(self.network.weights, setting.spec.optimiser.lr)
+        self.paths = Paths(self.network.weights)
         self.parts |= {"penalty": self.penalty, "paths": self.paths}
 
     def learn(self, batch: Batch, step: int) -> float:
         """Train on the batch, and note by how much each weight reduced its loss."""
         loss, gradients = self.network.gradient(lambda net: cross_entropy(net(batch.x), batch.y), step)
         before = [weight.detach().clone() for weight in self.network.weights]
-        total = self.penalty.add_gradient(gradients, self.factor)
+        total = self.penalty.direction(gradients, self.factor)
         if not (isfinite(loss) and self.network.update(total)):
             return nan
         with torch.no_grad():

@@ -28,6 +28,9 @@ from hge.experts.inputs import Standardise
 from hge.experts.pool_spec import copy_tensors
 from hge.learning.online import Setting
 
+ROWS_AT_ONCE = 32
+"""Rows whose gradients are in memory at the same time, each as large as the network."""
+
 
 def build(setting: Setting) -> RuleLearner:
     """Return an untrained learner."""
@@ -77,8 +80,12 @@ def fisher(network: Network, x: Tensor, y: Tensor) -> list[Tensor]:
         logits: Tensor = functional_call(net, (weights, buffers), (row[None],))
         return cross_entropy(logits, label[None])
 
-    found = vmap(grad(loss), in_dims=(None, 0, 0), chunk_size=256)(weights, x, y)
-    return [found[name].square().mean(0) for name in weights]
+    gradients = vmap(grad(loss), in_dims=(None, 0, 0))
+    found = [torch.zeros_like(weight) for weight in weights.values()]
+    for rows, labels in zip(torch.split(x, ROWS_AT_ONCE), torch.split(y, ROWS_AT_ONCE), strict=True):
+        for total, gradient in zip(found, gradients(weights, rows, labels).values(), strict=True):
+            total += gradient.square().sum(0)
+    return [total / len(x) for total in found]
 
 
 class LastBatches:

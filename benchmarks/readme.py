@@ -53,7 +53,7 @@ GATES = (
 GATE_SEEDS = 3
 HEADLINE = ("smnist", "pmnist", "cif10", "cif100-10", "cif100-20")
 """The paper's scenarios of a single data set whose official files were used."""
-ARENA = ("smnist", "smnist-added", "smnist-gated", "smnist-hn")
+ARENA = ("smnist", "smnist-added", "smnist-gated", "smnist-hn", "smnist-penalties")
 """Folders of results/arena with a run of `naive` each, to which the times of the other methods in it are relative."""
 ARENA_CIF10 = ("cif10", "cif10-added", "cif10-closed")
 PUBLISHED = (

@@ -24,8 +24,9 @@ class Rejection(BaseEstimator):  # type: ignore[misc]
     def predict_unknown(self, X: Any) -> FloatArray:
         """Return the novelty of each row: higher means less like anything learned.
 
-        It is the distance to the nearest remembered rows, compared with the usual distance among these; with
-        `joint=True` also the doubt which expert it belongs to. Requires one of `memory_rows` and `joint`.
+        It is the distance to the nearest remembered rows, compared with the usual distance among those of the same
+        expert, in its units; with `joint=True` also the doubt which expert it belongs to. Requires one of `memory_rows`
+        and `joint`.
         """
         return self._novelty(self._rows(X))
 
@@ -34,9 +35,9 @@ class Rejection(BaseEstimator):  # type: ignore[misc]
         """Return whether each row is unlike anything learned: its novelty (`predict_unknown`) is unusual.
 
         `false_alarms` is the share of the remembered rows that would be above the threshold, each compared with the
-        others; about as many new rows of known classes are, too. After a few hundred rows and with `joint=True` it is
-        up to twice as many, since the doubt was fitted to the remembered rows, and with `memory_rows=0` three times
-        (results/choices/novelty.json).
+        others; about as many new rows of the known classes of each task are, too. After a few hundred rows and with
+        `joint=True` it is up to twice as many, since the doubt was fitted to the remembered rows, and with
+        `memory_rows=0` three times (results/choices/novelty.json).
         """
         share = check_share("false_alarms", false_alarms)
         novelty = self._novelty(self._rows(X))

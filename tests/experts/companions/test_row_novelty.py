@@ -40,6 +40,35 @@ def test_as_many_new_rows_of_known_kinds_are_novel_as_remembered_ones(rows: int,
         assert rate / 3 < alarms < 2 * rate
 
 
+@pytest.mark.parametrize("units", [(1, 5, 25), (1, 1e4, 1e6)])
+@pytest.mark.parametrize("away", [0, 30])
+def test_each_of_several_experts_with_values_of_its_own_size_knows_its_rows_and_no_others(
+    units: tuple[float, ...], away: float
+) -> None:
+    def rows(kind: int, count: int, seed: int) -> NDArray[np.float32]:
+        return (units[kind] * (away + rows_of(0, count, 10 * seed + kind))).astype(np.float32)
+
+    memories = {kind: NearestRows(1000) for kind in range(3)}
+    for kind, memory in memories.items():
+        memory.add(rows(kind, 300, 0), np.zeros(300, np.int64))
+    novelty_of = RowNovelty(memories)
+    threshold = np.quantile(novelty_of.usual, 0.95)
+    for kind, unit in enumerate(units):
+        new = rows(kind, 500, 1)
+        others = (new + unit * (CENTRES[1] - CENTRES[0])).astype(np.float32)
+        assert 0.02 < (novelty_of(new) > threshold).mean() < 0.1
+        assert (novelty_of(others) > threshold).mean() > 0.95
+
+
+def test_an_expert_whose_rows_are_all_the_same_has_what_is_usual_for_others() -> None:
+    found = memories()
+    found[2] = NearestRows(100)
+    found[2].add(np.zeros((20, 12), np.float32), np.zeros(20, np.int64))
+    novelty_of = RowNovelty(found)
+    same, alike, other = novelty_of(np.float32([[0.0] * 12, [0.1] * 12, [3.0] * 12]))
+    assert same <= alike < np.quantile(novelty_of.usual, 0.95) < other
+
+
 def test_rows_of_another_kind_are_novel() -> None:
     novelty_of = RowNovelty(memories())
     known = np.concatenate([rows_of(kind, 50, 100 + kind) for kind in range(4)])

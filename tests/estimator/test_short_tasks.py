@@ -192,3 +192,19 @@ def test_a_few_rows_of_another_task_in_a_call_are_predicted_as_such(seed: int) -
     right = model.predict(np.concatenate([X, few])) == np.concatenate([y, labels])
     assert right[:160].mean() > 0.95
     assert right[160:].mean() > 0.9
+
+
+def test_one_batch_of_noise_does_not_answer_for_rows_of_all_tasks() -> None:
+    data, rng = load_digits(), np.random.default_rng(0)
+    model = GatedExperts(random_state=0)
+    known = np.flatnonzero(data.target < 6)
+    for low in range(0, 6, 2):
+        own = known[data.target[known] // 2 == low // 2]
+        model.partial_fit(data.data[own], data.target[own])
+    model.flush()
+    model.partial_fit(rng.uniform(0, 16, (32, 64)), rng.integers(0, 6, 32))
+    rows = rng.choice(known, 60, replace=False)
+    alone = np.concatenate([model.predict(data.data[[row]]) for row in rows])
+    assert (alone == data.target[rows]).mean() > 0.85
+    noise = model.predict_expert(rng.uniform(0, 16, (32, 64)))  # predicted by the batch set aside: no expert is sure
+    assert noise[1].max() < 0.5

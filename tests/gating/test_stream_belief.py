@@ -43,6 +43,14 @@ def test_the_expert_in_use_predicts_if_the_gate_says_nothing(in_use: int) -> Non
     assert (belief.posterior(both(choices), EXPERTS).argmax(axis=0) == in_use).all()
 
 
+def test_rows_unlike_those_set_aside_belong_to_the_experts() -> None:
+    """Rows set aside for which the observers choose any expert explain every choice."""
+    belief, rng = informed(2, right=0.95), np.random.default_rng(5)
+    belief.set_aside(both(rng.integers(0, EXPERTS, 32)), EXPERTS, chance=0.0)
+    believed = [belief.posterior(both([1]), EXPERTS, np.array([unlike])).argmax() for unlike in (-4.0, 0.0, 3.0)]
+    assert believed == [1, EXPERTS, EXPERTS]
+
+
 def test_rows_of_one_call_are_judged_together() -> None:
     """A gate that is right about 60 % of single rows: nearly sure of a batch, and so of each of its rows."""
     belief = informed(0, right=0.4)

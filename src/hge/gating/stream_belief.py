@@ -128,10 +128,11 @@ class StreamBelief:
         self.in_use = into if self.in_use == expert else self.in_use
         self.merged_experts.append(expert)
 
-    def posterior(self, choices: IntArray, experts: int) -> FloatArray:
+    def posterior(self, choices: IntArray, experts: int, unlike: FloatArray | None = None) -> FloatArray:
         """Return [experts + 1, rows]: the probability that each row belongs to each expert, or to the rows set aside.
 
-        `choices` [observers, rows]: what the observers say of them.
+        `choices` [observers, rows]: what the observers say of them. `unlike` [rows]: what else makes it more probable
+        that they are rows like those set aside, as a logarithm: the observers choose experts only.
 
         Either all rows of the call belong to one expert, most likely the one in use, or each row to any expert. The
         rows themselves decide between the two: mixed rows are very unlikely in the first case.
@@ -151,6 +152,8 @@ class StreamBelief:
         any_expert = np.append(possible / possible.sum(), 0.0)
         with np.errstate(divide="ignore"):  # without rows set aside, theirs is impossible
             prior = np.log(STAYS * in_use + (1 - STAYS) * any_expert)
+        if unlike is not None:
+            prior[-1] += unlike.sum() * min(1.0, REMEMBERED / len(unlike))
         emissions = counted / counted.sum(axis=1, keepdims=True)
         likelihood = np.log(emissions) @ seen
         one = prior + likelihood

@@ -117,7 +117,10 @@ class Answerer:
         memory, experts, device = self.learner.memory, len(self.learner.experts), self.learner.pool.device
         assert memory is not None
         choices = [memory.choices(x[part].to(device), experts) for part in slices_of(x)]
-        return memory.belief.posterior(np.concatenate(choices, axis=1), experts)
+        unlike = None
+        if memory.belief.switched:
+            unlike = np.concatenate([memory.unlike_learned(x[part], self.learner.recent) for part in slices_of(x)])
+        return memory.belief.posterior(np.concatenate(choices, axis=1), experts, unlike)
 
     def mixture(self, x: Tensor, outputs: int) -> FloatArray:
         """Return [rows, outputs]: class probabilities of the mixture of all experts; requires the joint score."""

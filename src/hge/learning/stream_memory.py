@@ -38,6 +38,8 @@ REVIEWED, ALL_REVIEWED = 64, 2048
 """Rows of each expert, and of all, for which the observers choose again once there are further experts."""
 NEGLIGIBLE = 0.01
 """Probability below which a hypothesis about a row is ignored."""
+UNUSUAL = 0.05
+"""Share of the remembered rows that count as novel beside the others."""
 
 
 class Learned(NamedTuple):
@@ -45,6 +47,17 @@ class Learned(NamedTuple):
 
     by: int
     places: IntArray
+
+
+class AsideNovelty(NamedTuple):
+    """How many of the rows set aside are novel."""
+
+    steps: tuple[int, ...]
+    """Of the batches set aside."""
+    threshold: float
+    """Novelty above which a row is novel."""
+    share: float
+    """Probability that one of the rows set aside is."""
 
 
 class StreamMemory:
@@ -62,6 +75,7 @@ class StreamMemory:
         self._aside: tuple[tuple[int, ...], NearestRows] | None = None
         """The expert in use and the batches set aside, and the rows of these."""
         self._row_novelty: RowNovelty | None = None
+        self._aside_novelty: AsideNovelty | None = None
         self.rows_limited = 0
         """Number of rows that were too far from the others of their expert, and were clipped."""
         self.classes = 0
@@ -81,7 +95,7 @@ class StreamMemory:
         network = class_probabilities(self.pool, expert.id, batch.x, self.classes)
         others = self._rows_of_others(expert.id) if own.nearest.scale is None else None
         self.rows_limited += own.learn(x, y, network, others)
-        self._owners = self._row_novelty = self._chosen = None
+        self._owners = self._row_novelty = self._aside_novelty = self._chosen = None
 
     def evidence_of_change(self, expert: Expert, batch: Batch) -> float:
         """Return the evidence, from the rows of a batch that an expert predicts wrongly, that its task has changed."""
@@ -114,7 +128,7 @@ class StreamMemory:
         self.companions.pop(expert, None)
         if companion is not None:
             self.companions[expert] = companion
-        self._owners = self._row_novelty = self._chosen = None
+        self._owners = self._row_novelty = self._aside_novelty = self._chosen = None
 
     def rehearse(self, expert: Expert, batch: Batch, step: int) -> None:
         """Train an expert's network further on the batch and on remembered rows: often while it is young."""
@@ -175,7 +189,7 @@ class StreamMemory:
         """Forget an expert in whose place there is another, which was trained on its replay."""
         self.companions.pop(expert, None)
         self.belief.merged(expert, into)
-        self._owners = self._row_novelty = self._chosen = None
+        self._owners = self._row_novelty = self._aside_novelty = self._chosen = None
 
     def choices(self, x: Tensor, experts: int) -> IntArray:
         """Return [observers, rows]: the experts that the observers choose, newcomers included.
@@ -253,6 +267,25 @@ class StreamMemory:
         if self._aside is None or self._aside[0] != key:
             self._aside = key, self._made_of_rows_aside(recent, last_used)
         return self._aside[1]
+
+    def unlike_learned(self, x: Tensor, recent: RecentBuffer[Batch]) -> FloatArray:
+        """Return [rows]: log-ratio by which a row's novelty makes it more probable that it is like the rows set aside.
+
+        These may be noise, or rows of a new task, and rows that are not novel are unlike them. Or they are known rows
+        with other labels, and novelty says nothing.
+        """
+        novelty_of, batches = self.row_novelty, [entry for entry in recent if entry.high_loss]
+        if not len(novelty_of.usual):
+            return np.zeros(len(x))
+        steps = tuple(entry.step for entry in batches)
+        if self._aside_novelty is None or self._aside_novelty.steps != steps:
+            threshold = float(np.quantile(novelty_of.usual, 1 - UNUSUAL))
+            aside = novelty_of(np.concatenate([flat(entry.batch.x) for entry in batches])) > threshold
+            self._aside_novelty = AsideNovelty(steps, threshold, float((aside.sum() + 0.5) / (len(aside) + 1)))
+        _, threshold, share = self._aside_novelty
+        novel = novelty_of(flat(x)) > threshold
+        evidence: FloatArray = np.where(novel, log(share / UNUSUAL), log((1 - share) / (1 - UNUSUAL)))
+        return evidence
 
     def _made_of_rows_aside(self, recent: RecentBuffer[Batch], last_used: Expert) -> NearestRows:
         batches, aside = [entry.batch for entry in recent if entry.high_loss], NearestRows(2 * self.rows)

@@ -22,7 +22,7 @@ from helpers.digits import BAD_ROWS, digits
 from hge import GatedExperts
 from hge.core.events import ExpertCreated
 from hge.core.own_folder import hold
-from hge.gating.switch_detection import LossStats
+from hge.experts.replay import Replay, ReplayBatch
 from hge.learning.checkpoint import SAVED_MODEL
 
 EXEMPT = {
@@ -442,15 +442,15 @@ def test_callers_memory_and_its_layout_do_not_matter() -> None:
 def test_interrupted_call_loses_and_repeats_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = digits(low=True)
     model = GatedExperts().partial_fit(X[:40], y[:40])
-    update, learned = LossStats.update, []
+    add, learned = Replay.add, []
 
-    def interrupted(losses: LossStats, loss: float, **options: bool) -> None:
+    def interrupted(replay: Replay, batch: ReplayBatch, random_integer: int) -> None:
         if len(learned) == 2:
             raise KeyboardInterrupt
-        learned.append(loss)
-        update(losses, loss, **options)
+        learned.append(batch)
+        add(replay, batch, random_integer)
 
-    monkeypatch.setattr(LossStats, "update", interrupted)
+    monkeypatch.setattr(Replay, "add", interrupted)
     with pytest.raises(KeyboardInterrupt):
         model.partial_fit(X[40:300], y[40:300])
     monkeypatch.undo()

@@ -54,6 +54,8 @@ class AsideNovelty(NamedTuple):
 
     steps: tuple[int, ...]
     """Of the batches set aside."""
+    novelty_of: RowNovelty
+    """Of some of the remembered rows: it is needed at once, and only for as long as the batches are set aside."""
     threshold: float
     """Novelty above which a row is novel."""
     share: float
@@ -274,15 +276,19 @@ class StreamMemory:
         These may be noise, or rows of a new task, and rows that are not novel are unlike them. Or they are known rows
         with other labels, and novelty says nothing.
         """
-        novelty_of, batches = self.row_novelty, [entry for entry in recent if entry.high_loss]
-        if not len(novelty_of.usual):
-            return np.zeros(len(x))
+        batches = [entry for entry in recent if entry.high_loss]
         steps = tuple(entry.step for entry in batches)
         if self._aside_novelty is None or self._aside_novelty.steps != steps:
-            threshold = float(np.quantile(novelty_of.usual, 1 - UNUSUAL))
+            memories = {expert: own.nearest for expert, own in self.companions.items()}
+            novelty_of = RowNovelty(memories, most=min(ALL_OWNED, OWNED * len(memories)))
+            usual = novelty_of.usual if len(novelty_of.usual) else np.zeros(1)
+            threshold = float(np.quantile(usual, 1 - UNUSUAL))
             aside = novelty_of(np.concatenate([flat(entry.batch.x) for entry in batches])) > threshold
-            self._aside_novelty = AsideNovelty(steps, threshold, float((aside.sum() + 0.5) / (len(aside) + 1)))
-        _, threshold, share = self._aside_novelty
+            share = float((aside.sum() + 0.5) / (len(aside) + 1))
+            self._aside_novelty = AsideNovelty(steps, novelty_of, threshold, share)
+        _, novelty_of, threshold, share = self._aside_novelty
+        if not len(novelty_of.usual):
+            return np.zeros(len(x))
         novel = novelty_of(flat(x)) > threshold
         evidence: FloatArray = np.where(novel, log(share / UNUSUAL), log((1 - share) / (1 - UNUSUAL)))
         return evidence

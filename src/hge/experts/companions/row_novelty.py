@@ -43,8 +43,8 @@ class RowNovelty:
     [False, True, False, True]
     """
 
-    def __init__(self, memories: Mapping[int, NearestRows]) -> None:
-        each = max(1, ALL_ROWS // sum(len(np.unique(memory.y)) for memory in memories.values()))
+    def __init__(self, memories: Mapping[int, NearestRows], most: int = ALL_ROWS) -> None:
+        each = max(1, most // sum(len(np.unique(memory.y)) for memory in memories.values()))
         thinned = [_thinned(memory, each) for memory in memories.values()]
         x = np.concatenate([rows for rows, _ in thinned])
         scale = common_scale([*memories.values()])

@@ -72,8 +72,8 @@ class StreamMemory:
         self._owners: LabelledRows | None = None
         self._chosen: tuple[Any, IntArray] | None = None
         """Rows, and what the observers chose for them, until something is learned: often rows are predicted first."""
-        self._wrong: tuple[tuple[int, int, Batch], float] | None = None
-        """An expert, its number of batches, a batch, and the share predicted wrongly: often it is learned next."""
+        self._network: tuple[tuple[int, int], Batch, FloatArray] | None = None
+        """An expert, its number of batches, a batch, and what its network says of it: often that is learned next."""
         self._aside: tuple[tuple[int, ...], NearestRows] | None = None
         """The expert in use and the batches set aside, and the rows of these."""
         self._row_novelty: RowNovelty | None = None
@@ -94,7 +94,7 @@ class StreamMemory:
         if wrong is not None:
             expert.mistakes.update(wrong, rising=True)
         own = self.companions.setdefault(expert.id, Companion(x.shape[1], self.rows))
-        network = class_probabilities(self.pool, expert.id, batch.x, self.classes)
+        network = self._network_probabilities(expert, batch)
         others = self._rows_of_others(expert.id) if own.nearest.scale is None else None
         self.rows_limited += own.learn(x, y, network, others)
         self._owners = self._row_novelty = self._aside_novelty = self._chosen = None
@@ -106,14 +106,19 @@ class StreamMemory:
 
     def _wrong_share(self, expert: Expert, batch: Batch) -> float | None:
         """Return the share of the rows that an expert predicts wrongly; None if it has learned nothing."""
-        if expert.id not in self.companions:
+        own = self.companions.get(expert.id)
+        if own is None:
             return None
-        key = expert.id, expert.batches_trained, batch
-        if self._wrong is None or self._wrong[0][:2] != key[:2] or self._wrong[0][2] is not batch:
-            y = batch.y.cpu().numpy()
-            predicted = self.probabilities(expert.id, batch.x, max(self.classes, int(y.max()) + 1)).argmax(axis=1)
-            self._wrong = key, float((predicted != y).mean())
-        return self._wrong[1]
+        predicted = own.probabilities(flat(batch.x), self._network_probabilities(expert, batch)).argmax(axis=1)
+        return float((predicted != batch.y.cpu().numpy()).mean())
+
+    def _network_probabilities(self, expert: Expert, batch: Batch) -> FloatArray:
+        """Return [rows, classes]: the class probabilities of an expert's network for a batch."""
+        state = expert.id, expert.batches_trained
+        if self._network is None or self._network[0] != state or self._network[1] is not batch:
+            outputs = max(self.classes, int(batch.y.max()) + 1)
+            self._network = state, batch, class_probabilities(self.pool, expert.id, batch.x, outputs)
+        return self._network[2]
 
     def _rows_of_others(self, expert: int) -> FloatRows | None:
         """Return some rows that other experts remember, with which an expert's inputs are compared."""

@@ -8,6 +8,7 @@ size of the calls. A task is lost if, at the end, less than 80 % of its test row
     python benchmarks/random_streams.py --seeds 0-199 --out results/streams/random.json
     python benchmarks/random_streams.py one-class --seeds 0-49
     python benchmarks/random_streams.py short --seeds 0-9
+    python benchmarks/random_streams.py noisy --seeds 0-11
 """
 
 from __future__ import annotations
@@ -45,22 +46,23 @@ class Tasks:
 def main() -> None:
     """Run the streams of one kind, in two processes, and write their figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", nargs="?", default="random", choices=("random", "one-class", "short"))
+    parser.add_argument("kind", nargs="?", default="random", choices=("random", "one-class", "short", "noisy"))
     parser.add_argument("--seeds", default="0-19")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     first, _, last = options.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
-    run = {"random": random_stream, "one-class": one_class_at_a_time, "short": short_tasks}[options.kind]
+    run = {"random": random_stream, "one-class": one_class_at_a_time, "short": short_tasks, "noisy": noisy_labels}[
+        options.kind
+    ]
     results = []
     with Pool(options.processes) as pool:
         for result in pool.imap(run, seeds):
             results.append(result)
             print(json.dumps(result), flush=True)
-    lost, tasks = (sum(r[name] for r in results) for name in ("lost", "tasks"))
-    extra = sum(r["experts"] > r["tasks"] for r in results)
-    print(f"{lost} of {tasks} tasks lost; {extra} of {len(results)} streams with an expert too many")
+    lost, tasks, extra = (sum(r[name] for r in results) for name in ("lost", "tasks", "extra"))
+    print(f"{lost} of {tasks} tasks lost; streams with an expert too many: {extra}")
     if options.out:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
         options.out.parent.mkdir(parents=True, exist_ok=True)
@@ -92,13 +94,38 @@ def short_tasks(seed: int) -> dict[str, Any]:
         pairs = rng.permutation(10).reshape(5, 2).tolist()
         tasks = divide(*load_digits(return_X_y=True), pairs, rng, f"pairs of {batches} batches")
         results.append(learn(seed, tasks, [ROWS * batches] * 5, ROWS))
-    worst = max(r["experts"] for r in results)
-    return {
-        "seed": seed,
-        "tasks": 25,
-        "experts": worst if worst > 5 else 25,
-        "lost": sum(r["lost"] for r in results),
-    } | {r["data"]: [round(r["accuracy"], 3), r["experts"]] for r in results}
+    return summed(seed, results)
+
+
+def noisy_labels(seed: int) -> dict[str, Any]:
+    """Learn three linear tasks with the same two labels, a tenth or a fifth of them wrong, in two sizes of batch."""
+    results = []
+    for wrong in (0.1, 0.2):
+        for batch in (32, 128):
+            rng = np.random.default_rng([seed, 6])
+            drawn = [linear_task(rng, wrong) for _ in range(3)]
+            name = f"{wrong:.0%} wrong, batches of {batch}"
+            tasks = Tasks(name, [train for train, _ in drawn], [test for _, test in drawn])
+            results.append(learn(seed, tasks, [200 * ROWS] * 3, ROWS, batch))
+    return summed(seed, results)
+
+
+def linear_task(rng: np.random.Generator, wrong: float) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+    """Draw a rule for two labels of ten inputs around a mean, and rows to learn and to test."""
+    direction, mean = rng.normal(size=10), rng.normal(size=10)
+
+    def rows(count: int) -> tuple[np.ndarray, np.ndarray]:
+        x = rng.normal(size=(count, 10))
+        return x + mean, ((x @ direction > 0) ^ (rng.random(count) < wrong)).astype(int)
+
+    return rows(200 * ROWS), rows(500)
+
+
+def summed(seed: int, results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the sums over several streams of one seed, and of each its accuracy, lowest task and experts."""
+    sums = {name: sum(r[name] for r in results) for name in ("tasks", "lost", "extra")}
+    figures = {r["data"]: [round(r["accuracy"], 3), round(r["lowest"], 3), r["experts"]] for r in results}
+    return {"seed": seed} | sums | figures
 
 
 def draw_tasks(rng: np.random.Generator) -> Tasks:
@@ -133,10 +160,10 @@ def divide(x: np.ndarray, y: np.ndarray, groups: list[list[int]], rng: np.random
     return Tasks(name, [(x[m & ~test], y[m & ~test]) for m in own], [(x[m & test], y[m & test]) for m in own])
 
 
-def learn(seed: int, tasks: Tasks, rows: list[int], call: int) -> dict[str, Any]:
+def learn(seed: int, tasks: Tasks, rows: list[int], call: int, batch: int = ROWS) -> dict[str, Any]:
     """Learn the tasks in order, in calls of a size, and test all of them at the end, in one call each."""
     torch.set_num_threads(1)
-    rng, model = np.random.default_rng([seed, 5]), GatedExperts(random_state=seed)
+    rng, model = np.random.default_rng([seed, 5]), GatedExperts(batch_size=batch, random_state=seed)
     for x, y in calls(tasks, rows, call, rng):
         model.partial_fit(x, y)
     model.flush()
@@ -149,6 +176,7 @@ def learn(seed: int, tasks: Tasks, rows: list[int], call: int) -> dict[str, Any]
         "call": call,
         "tasks": len(tasks.train),
         "experts": model.n_experts_,
+        "extra": int(model.n_experts_ > len(tasks.train)),
         "lost": sum(a < b for a, b in zip(accuracy, bound, strict=True)),
         "accuracy": float(np.mean(accuracy)),
         "mixed": float((together == np.concatenate([y for _, y in tasks.test])).mean()),

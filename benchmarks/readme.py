@@ -130,7 +130,7 @@ PARTS_OF_A_CALL = {
     "rehearsal": "about one more step, on the batch and 96 remembered rows",
     "companions": "nearest rows, linear model, and how right each was",
     "score": "the gate's score",
-    "other": "checks, lock, labels, decisions, replay",
+    "other": "checks, lock, labels, mistakes, decisions, replay",
 }
 # scenario, what was done, file stem, seeds
 SIDE_EXPERIMENTS = (

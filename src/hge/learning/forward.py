@@ -10,13 +10,12 @@ from hge.core.types import Batch
 from hge.experts.pool import lowest_scores, scorer, sketcher
 from hge.gating.switch_detection import RecentEntry
 from hge.gating.tree import Routes, ScoreExperts
+from hge.learning.stream_memory import YOUNG
 from hge.learning.training import Look, look
 
 if TYPE_CHECKING:
     from hge.learning.learner import Learner
 
-YOUNG = 40
-"""Batches in which an expert with a memory is rehearsed most, and its losses still fall."""
 MOST_ASKED = 40
 """Number of experts whose losses on a refused batch are computed; of more, those that the gate prefers."""
 

@@ -97,6 +97,10 @@ class StreamMemory:
         network = self._network_probabilities(expert, batch)
         others = self._rows_of_others(expert.id) if own.nearest.scale is None else None
         self.rows_limited += own.learn(x, y, network, others)
+        self._forget_comparisons()
+
+    def _forget_comparisons(self) -> None:
+        """Forget what was kept of the remembered rows, since they have changed."""
         self._owners = self._row_novelty = self._aside_novelty = self._chosen = None
 
     def evidence_of_change(self, expert: Expert, batch: Batch) -> float:
@@ -120,6 +124,10 @@ class StreamMemory:
             self._network = state, batch, class_probabilities(self.pool, expert.id, batch.x, outputs)
         return self._network[2]
 
+    @property
+    def _memories(self) -> dict[int, NearestRows]:
+        return {expert: own.nearest for expert, own in self.companions.items()}
+
     def _rows_of_others(self, expert: int) -> FloatRows | None:
         """Return some rows that other experts remember, with which an expert's inputs are compared."""
         memories = [own.nearest for other, own in self.companions.items() if other != expert and len(own.nearest)]
@@ -135,7 +143,7 @@ class StreamMemory:
         self.companions.pop(expert, None)
         if companion is not None:
             self.companions[expert] = companion
-        self._owners = self._row_novelty = self._aside_novelty = self._chosen = None
+        self._forget_comparisons()
 
     def rehearse(self, expert: Expert, batch: Batch, step: int) -> None:
         """Train an expert's network further on the batch and on remembered rows: often while it is young."""
@@ -184,7 +192,7 @@ class StreamMemory:
     def row_novelty(self) -> RowNovelty:
         """All remembered rows, to recognise rows that are like none of them."""
         if self._row_novelty is None:
-            self._row_novelty = RowNovelty({expert: own.nearest for expert, own in self.companions.items()})
+            self._row_novelty = RowNovelty(self._memories)
         return self._row_novelty
 
     @property
@@ -196,7 +204,7 @@ class StreamMemory:
         """Forget an expert in whose place there is another, which was trained on its replay."""
         self.companions.pop(expert, None)
         self.belief.merged(expert, into)
-        self._owners = self._row_novelty = self._aside_novelty = self._chosen = None
+        self._forget_comparisons()
 
     def choices(self, x: Tensor, experts: int) -> IntArray:
         """Return [observers, rows]: the experts that the observers choose, newcomers included.
@@ -231,7 +239,7 @@ class StreamMemory:
         """Return some rows of each expert, with the experts as their labels."""
         if self._owners is None:
             each = max(1, min(OWNED, ALL_OWNED // experts))
-            memories = {expert: own.nearest for expert, own in self.companions.items()}
+            memories = self._memories
             some = {expert: memory.x[:: -(-len(memory) // each)] for expert, memory in memories.items()}
             owners = np.repeat(list(some), [len(rows) for rows in some.values()])
             self._owners = LabelledRows(np.concatenate([*some.values()]), owners, common_scale([*memories.values()]))
@@ -284,7 +292,7 @@ class StreamMemory:
         batches = [entry for entry in recent if entry.high_loss]
         steps = tuple(entry.step for entry in batches)
         if self._aside_novelty is None or self._aside_novelty.steps != steps:
-            memories = {expert: own.nearest for expert, own in self.companions.items()}
+            memories = self._memories
             novelty_of = RowNovelty(memories, most=min(ALL_OWNED, OWNED * len(memories)))
             usual = novelty_of.usual if len(novelty_of.usual) else np.zeros(1)
             threshold = float(np.quantile(usual, 1 - UNUSUAL))
